@@ -1,0 +1,205 @@
+"""The records that stages hand to each other, and the events that a stream yields.
+
+All are frozen: a record is a fact about a run, and whoever holds one may keep it. Tensors in them stay
+on the model's device, and nothing here reads one back unless the reader asks.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+    from transformers.utils.generic import ModelOutput
+
+__all__ = [
+    "Event",
+    "Finish",
+    "FinishReason",
+    "Opening",
+    "PrefillProgress",
+    "Result",
+    "Step",
+    "TextChunk",
+]
+
+
+class FinishReason(enum.StrEnum):
+    """Why a row ended."""
+
+    EOS = "eos"
+    STOP_STRING = "stop_string"
+    MAX_LENGTH = "max_length"
+    MAX_TIME = "max_time"
+    CRITERION = "criterion"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a row ended.
+
+    Attributes:
+        reason: The kind of ending.
+        detail: The token id for `EOS`, the string for `STOP_STRING`, the limit for `MAX_LENGTH` (tokens, prompt
+            included) and `MAX_TIME` (seconds), the criterion for `CRITERION`, the exception for `ERROR`.
+    """
+
+    reason: FinishReason
+    detail: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """How much of the prompt has been read.
+
+    Attributes:
+        done: Prompt positions in the cache so far, reused ones included.
+        total: Prompt positions in all.
+        reused: Prompt positions that a cache given by the caller already held.
+    """
+
+    done: int
+    total: int
+    reused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One new token position in every live row; the same record for every decoding method.
+
+    A row is one sequence being generated: row `r` continues prompt `r // rows_per_prompt`, as its sample
+    number `r % rows_per_prompt`.
+
+    Attributes:
+        index: Position among the new tokens, from 0.
+        forward: The number of the forward that produced it, from 0.
+        tokens: int64, `(rows,)`, or `(rows, codebooks)` for codebook models. A row that ended earlier holds the
+            pad id (or, where no end-of-sequence id is set, whatever the model went on to say, as in transformers).
+        live: bool, `(rows,)`: which rows took a token at this step.
+        ended: The rows that end here, and how.
+        logits: float32, `(rows, vocab)`, as the model gave them.
+        scores: float32, `(rows, vocab)`, after the logits processors; the distribution the token was taken from.
+        outputs: The model's own output object for this position, with every field it returned except the cache.
+            Its hidden states and attentions cover the positions in `positions`.
+        positions: The token positions, prompt included, that the tensors in `outputs` cover.
+        rows_per_prompt: Sequences generated for each prompt.
+        drafted: Whether the token was proposed by a draft and accepted.
+    """
+
+    index: int
+    forward: int
+    tokens: torch.Tensor
+    live: torch.Tensor
+    logits: torch.Tensor
+    scores: torch.Tensor
+    outputs: ModelOutput
+    positions: range
+    ended: Mapping[int, Finish] = field(default_factory=dict)
+    rows_per_prompt: int = 1
+    drafted: bool = False
+
+    @property
+    def logprobs(self) -> torch.Tensor:
+        """Log-probabilities of the chosen tokens under `scores`: float32, `(rows,)`. Computed when read."""
+        picked = self.tokens.to(self.scores.device).unsqueeze(-1)
+        return torch.log_softmax(self.scores, dim=-1).gather(-1, picked).squeeze(-1)
+
+    @property
+    def rows(self) -> int:
+        """How many sequences are being generated."""
+        return self.tokens.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TextChunk:
+    """A piece of one row's text, with exactly the tokens it was made from.
+
+    Attributes:
+        row: The row it belongs to.
+        prompt: The index of the row's prompt in the batch.
+        sample: The index of the row among those of its prompt.
+        text: The new text. May be empty on a row's last chunk.
+        ids: The ids of the tokens whose text this is (skipped special tokens ride along).
+        logprobs: Their log-probabilities, one for each id.
+        finish: How the row ended, on its last chunk; None before.
+    """
+
+    row: int
+    prompt: int
+    sample: int
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a sink is told before the first event.
+
+    Attributes:
+        prompt_ids: int64, `(rows, length)`: what each row starts from, expanded to one row per sample. For
+            encoder-decoder models these are the decoder's first ids.
+        rows_per_prompt: Sequences generated for each prompt.
+        config: The generation config of the run, with every default filled in.
+        tokenizer: The tokenizer given to the call, if any.
+        encoder_outputs: What the encoder gave (one row per sample), for encoder-decoder models.
+        is_encoder_decoder: Whether the model has an encoder.
+        has_eos: Whether some stopping criterion knows an end-of-sequence id.
+    """
+
+    prompt_ids: torch.Tensor
+    rows_per_prompt: int
+    config: GenerationConfig
+    tokenizer: Any = None
+    encoder_outputs: ModelOutput | None = None
+    is_encoder_decoder: bool = False
+    has_eos: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many sequences will be generated."""
+        return self.prompt_ids.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to, whether it went to its end or was left early.
+
+    Attributes:
+        sequences: int64, `(rows, length)`, prompt included, as `generate()` returns them.
+        prompt_length: How many of those positions were given.
+        finishes: For each row how it ended.
+        steps: Steps made.
+        forwards: Forwards of the model, prefill included.
+        cache: The cache, if the run returns one (`return_dict_in_generate=True`, or a cache given by the caller).
+    """
+
+    sequences: torch.Tensor
+    prompt_length: int
+    finishes: tuple[Finish, ...]
+    steps: int
+    forwards: int
+    cache: Any = None
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """The new tokens only: int64, `(rows, steps)`."""
+        return self.sequences[:, self.prompt_length :]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row came to an end of its own."""
+        early = {FinishReason.STOPPED, FinishReason.INTERRUPTED, FinishReason.ERROR}
+        return not any(finish.reason in early for finish in self.finishes)
+
+
+Event = PrefillProgress | Step
