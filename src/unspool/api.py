@@ -1,0 +1,138 @@
+"""The functions that users call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unspool.pipeline import Pipeline
+from unspool.plan import Request
+from unspool.records import PrefillProgress
+from unspool.sinks.base import Sink
+from unspool.sinks.collect import CollectSink
+from unspool.stream import Stream
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig, PreTrainedModel
+
+    from unspool.decoding.registry import DecodingMethod
+
+__all__ = ["generate", "generate_stream", "prefill"]
+
+
+def generate_stream(
+    model: PreTrainedModel,
+    inputs: torch.Tensor | None = None,
+    generation_config: GenerationConfig | None = None,
+    logits_processor: Sequence[Any] | None = None,
+    stopping_criteria: Sequence[Any] | None = None,
+    prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
+    synced_gpus: bool | None = None,
+    assistant_model: PreTrainedModel | None = None,
+    streamer: Any = None,
+    negative_prompt_ids: torch.Tensor | None = None,
+    negative_prompt_attention_mask: torch.Tensor | None = None,
+    custom_generate: str | Callable[..., Any] | None = None,
+    *,
+    tokenizer: Any = None,
+    assistant_tokenizer: Any = None,
+    decoding: str | DecodingMethod | None = None,
+    seed: int | None = None,
+    generator: torch.Generator | None = None,
+    sinks: Iterable[Sink] = (),
+    pipeline: Pipeline | None = None,
+    **kwargs: Any,
+) -> Stream:
+    """Generates step by step: what `model.generate()` does, as an iterator of everything it produces.
+
+    Takes what `model.generate()` takes, under the same names and with the same precedence and defaults, and a
+    few arguments more. Arguments are checked here; the model first runs when the first step is asked for.
+
+    Args:
+        model: A model of transformers that can generate.
+        inputs: The prompt: ids `(batch, length)`, or whatever the model's main input is. May be given by its own
+            name instead (`input_ids=`, `inputs_embeds=`, `input_features=` ...).
+        generation_config: Settings to start from; keywords win over it, it wins over the model's own.
+        logits_processor: Your own processors, placed among transformers' as `generate()` places them.
+        stopping_criteria: Your own criteria; each returns a bool, or one for each row.
+        prefix_allowed_tokens_fn: Which tokens may follow: `(prompt index, ids so far) -> ids`.
+        synced_gpus: Must be false; steps of several processes can't be kept in time.
+        assistant_model: A draft model, for assisted decoding.
+        streamer: A streamer of transformers; gets the same calls as from `generate()`.
+        negative_prompt_ids: The negative prompt of classifier-free guidance.
+        negative_prompt_attention_mask: Its mask.
+        custom_generate: A decoding loop written for transformers.
+        tokenizer: The model's tokenizer; needed for stop strings, used by `Stream.text` and text sinks.
+        assistant_tokenizer: The draft model's tokenizer, if it is another.
+        decoding: A decoding method of your own, or the name of a registered one.
+        seed: Gives the stream a source of randomness of its own, seeded with this.
+        generator: The same, with a generator of yours.
+        sinks: Where events go as well as to whoever iterates.
+        pipeline: Stages other than the usual.
+        **kwargs: Settings of `GenerationConfig` (`max_new_tokens`, `temperature` ...) and the model's own keywords
+            (`attention_mask`, `pixel_values` ...). A cache may be given as `cache` or `past_key_values`; the run
+            takes it over and extends it in place.
+
+    Returns:
+        The stream.
+
+    Raises:
+        ArgumentError: An argument is wrong or unknown.
+        UnsupportedError: The combination can't be run.
+
+    Example:
+        >>> stream = generate_stream(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=4)
+        >>> tokens = [int(step.tokens[0]) for step in stream]
+        >>> len(tokens), stream.result.steps
+        (4, 4)
+    """
+    kwargs.pop("trust_remote_code", None)
+    request = Request(
+        model=model,
+        inputs=inputs,
+        generation_config=generation_config,
+        logits_processor=logits_processor,
+        stopping_criteria=stopping_criteria,
+        prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+        synced_gpus=synced_gpus,
+        assistant_model=assistant_model,
+        negative_prompt_ids=negative_prompt_ids,
+        negative_prompt_attention_mask=negative_prompt_attention_mask,
+        custom_generate=custom_generate,
+        tokenizer=tokenizer,
+        assistant_tokenizer=assistant_tokenizer,
+        decoding=decoding,
+        seed=seed,
+        generator=generator,
+        kwargs=kwargs,
+    )
+    run = (pipeline or Pipeline()).start(request)
+    if streamer is not None:
+        from unspool.legacy import StreamerSink
+
+        sinks = [StreamerSink(streamer), *sinks]
+    return Stream(run, sinks)
+
+
+def generate(model: PreTrainedModel, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+    """Generates to the end: a drop-in for `model.generate()`.
+
+    Args:
+        model: A model of transformers that can generate.
+        inputs: The prompt.
+        *args: As for `generate_stream`.
+        **kwargs: As for `generate_stream`.
+
+    Returns:
+        What `model.generate()` returns: ids `(rows, length)`, or with `return_dict_in_generate=True` transformers'
+        own output object with the same tensors.
+
+    Example:
+        >>> generate(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=4).shape
+        torch.Size([1, 7])
+    """
+    collect = CollectSink()
+    sinks = [*kwargs.pop("sinks", ()), collect]
+    generate_stream(model, inputs, *args, sinks=sinks, **kwargs).to()
+    return collect.output

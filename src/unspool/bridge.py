@@ -1,0 +1,346 @@
+"""All that unspool uses of transformers without a public name, and all that differs between its versions.
+
+Nothing else in the package touches a name of transformers that begins with an underscore. When a release
+moves one of them, `tests/test_bridge.py` says which, and this is the file to mend. A model class may override
+any of these hooks; they are always called through the model, so that its own version runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import utils as generation_utils
+from transformers.generation.configuration_utils import GenerationMode
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from transformers import PreTrainedModel
+    from transformers.utils.generic import ModelOutput
+
+CACHE = "cache" if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters else (
+    "past_key_values"
+)
+"""The keyword under which models take their cache: `cache` in the newest releases, `past_key_values` before."""
+
+CACHE_NAMES: tuple[str, ...] = ("cache", "past_key_values", "cache_params")
+"""The keywords under which callers may give a cache, whatever the release."""
+
+STATE_NAMES: tuple[str, ...] = tuple(generation_utils.ALL_CACHE_NAMES)
+"""The keywords and output fields that hold a cache or a legacy state."""
+
+PREFILL_ONLY: tuple[str, ...] = getattr(generation_utils, "MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL", ())
+"""Model inputs that only the forward over the prompt takes."""
+
+HOOKS: tuple[str, ...] = (
+    "_get_logits_processor",
+    "_get_stopping_criteria",
+    "_expand_inputs_for_generation",
+    "_merge_criteria_processor_list",
+    "_optimize_model_for_decode",
+    "_prefill",
+    "_prepare_attention_mask_for_generation",
+    "_prepare_cache_for_generation",
+    "_prepare_decoder_input_ids_for_generation",
+    "_prepare_generated_length",
+    "_prepare_generation_config",
+    "_prepare_model_inputs",
+    "_prepare_position_ids_for_generation",
+    "_prepare_special_tokens",
+    "_sample",
+    "_supports_default_dynamic_cache",
+    "_supports_logits_to_keep",
+    "_update_model_kwargs_for_generation",
+    "_valid_auto_compile_criteria",
+    "_validate_generated_length",
+    "_validate_generation_mode",
+    "_validate_model_kwargs",
+)
+"""The hooks used here; each must exist in every supported release."""
+
+_HAS_MULTIMODAL_ENCODING = hasattr(GenerationMixin, "_maybe_prepare_encoder_kwargs_for_generation")
+_DROPS_FULL_MASKS = CACHE == "cache"
+
+
+def overrides(model: PreTrainedModel, hook: str) -> bool:
+    """Whether the model's class (or the model itself) has a version of its own of a generation hook."""
+    return hook in vars(model) or getattr(type(model), hook, None) is not getattr(GenerationMixin, hook, None)
+
+
+def has_own_generate(model: PreTrainedModel) -> bool:
+    """Whether the model's class replaces the generation loop itself, so that the common one would be wrong."""
+    qualified = getattr(type(model).generate, "__qualname__", "")
+    return not qualified.startswith("GenerationMixin.") or overrides(model, "_sample")
+
+
+def cache_name(model: PreTrainedModel) -> str:
+    """The keyword under which this model takes its cache."""
+    return "cache_params" if CACHE == "past_key_values" and "mamba" in type(model).__name__.lower() else CACHE
+
+
+def mode(config: GenerationConfig, assistant_model: Any = None) -> str:
+    """The name of the decoding method that a config asks for, such as `"greedy_search"` or `"beam_sample"`."""
+    return str(config.get_generation_mode(assistant_model).value)
+
+
+# ---------------------------------------------------------------------------------------------- configure
+
+
+def generation_config(
+    model: PreTrainedModel, config: GenerationConfig | None, kwargs: Mapping[str, Any]
+) -> tuple[GenerationConfig, dict[str, Any]]:
+    """The config of a run by transformers' precedence, and the keywords that are the model's."""
+    merged, model_kwargs = model._prepare_generation_config(config, **kwargs)
+    return merged, dict(model_kwargs)
+
+
+def is_model_kwarg(model: PreTrainedModel, name: str, value: Any) -> bool:
+    """Whether the model takes a keyword of this name."""
+    try:
+        model._validate_model_kwargs({name: value})
+    except ValueError:
+        return False
+    return True
+
+
+def validate_mode(model: PreTrainedModel, config: GenerationConfig, assistant_model: Any, kwargs: dict[str, Any]) -> None:
+    """Refuses decoding methods that the model's class rules out."""
+    model._validate_generation_mode(config.get_generation_mode(assistant_model), config, kwargs)
+
+
+def special_tokens(config: GenerationConfig, kind: str) -> torch.Tensor | None:
+    """The `"bos"`, `"eos"`, `"pad"` or `"decoder_start"` ids of a prepared config, as a tensor."""
+    return getattr(config, f"_{kind}_token_tensor", None)
+
+
+def attention_implementations(model: PreTrainedModel) -> set[str]:
+    """The attention implementations in use, over the model's config and those of its parts."""
+    config = model.config
+    parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))]
+    return {getattr(part, "_attn_implementation", None) or "eager" for part in parts if part is not None}
+
+
+# ------------------------------------------------------------------------------------------------- inputs
+
+
+def model_inputs(
+    model: PreTrainedModel, inputs: torch.Tensor | None, config: GenerationConfig, kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, str, dict[str, Any]]:
+    """The main input of the model, its name, and the other keywords."""
+    tensor, name, rest = model._prepare_model_inputs(inputs, config.bos_token_id, kwargs)
+    return tensor, name, rest
+
+
+def prepare_special_tokens(
+    model: PreTrainedModel, config: GenerationConfig, has_mask: bool, device: torch.device, batch_size: int
+) -> None:
+    """Puts the special tokens on the config as tensors."""
+    extra = {"batch_size": batch_size} if _accepts(GenerationMixin._prepare_special_tokens, "batch_size") else {}
+    model._prepare_special_tokens(config, has_mask, device=device, **extra)
+
+
+def attention_mask(
+    model: PreTrainedModel, tensor: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]
+) -> torch.Tensor:
+    """The mask that transformers infers when none is given."""
+    mask: torch.Tensor = model._prepare_attention_mask_for_generation(tensor, config, kwargs)
+    return mask
+
+
+def position_ids(model: PreTrainedModel, tensor: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+    """The position ids of the prompt."""
+    positions: torch.Tensor = model._prepare_position_ids_for_generation(tensor, kwargs)
+    return positions
+
+
+def drop_full_mask(model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]) -> None:
+    """Leaves out a mask of ones where the release does so, and remembers its length for `mask_length`."""
+    if not _DROPS_FULL_MASKS:
+        return
+    from transformers import StaticCache
+    from transformers.utils.generic import is_flash_attention_requested
+
+    static = config.cache_implementation == "static" or isinstance(kwargs.get(CACHE), StaticCache)
+    flash = is_flash_attention_requested(model.config)
+    if not (flash and static) and bool((kwargs["attention_mask"] == 1).all()):
+        config._mask_length = kwargs["attention_mask"].shape[1]
+        kwargs["attention_mask"] = None
+
+
+def mask_length(config: GenerationConfig, mask: torch.Tensor | None) -> int:
+    """How many positions the mask covers, or covered before it was dropped; -1 when there was none."""
+    return int(mask.shape[1]) if mask is not None else int(getattr(config, "_mask_length", -1))
+
+
+def encode(
+    model: PreTrainedModel, tensor: torch.Tensor, name: str, config: GenerationConfig, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Runs the encoder, or the vision tower where it runs apart; returns the keywords with its outputs."""
+    if _HAS_MULTIMODAL_ENCODING:
+        if kwargs.get("encoder_outputs") is not None and kwargs.get("mm_encoder_outputs") is not None:
+            return kwargs
+        made = model._maybe_prepare_encoder_kwargs_for_generation(tensor, kwargs, name, config)
+    elif model.config.is_encoder_decoder and "encoder_outputs" not in kwargs:
+        made = model._prepare_encoder_decoder_kwargs_for_generation(tensor, kwargs, name, config)
+    else:
+        return kwargs
+    return dict(made)
+
+
+def decoder_input_ids(
+    model: PreTrainedModel, tensor: torch.Tensor, name: str, config: GenerationConfig, kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The first ids of the decoder of an encoder-decoder model."""
+    ids, rest = model._prepare_decoder_input_ids_for_generation(
+        batch_size=tensor.shape[0],
+        model_input_name=name,
+        model_kwargs=kwargs,
+        decoder_start_token_id=special_tokens(config, "decoder_start"),
+        device=tensor.device,
+    )
+    return ids, rest
+
+
+def expand_inputs(
+    model: PreTrainedModel, ids: torch.Tensor, count: int, kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Ids and keywords with each row repeated `count` times."""
+    expanded, rest = model._expand_inputs_for_generation(
+        input_ids=ids, expand_size=count, is_encoder_decoder=model.config.is_encoder_decoder, **kwargs
+    )
+    return expanded, rest
+
+
+def settle_lengths(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    *,
+    default_max_length: bool,
+    default_min_length: bool,
+    name: str,
+    tensor: torch.Tensor,
+    length: int,
+) -> GenerationConfig:
+    """Turns `max_new_tokens` and its kin into lengths that count the prompt, and validates them."""
+    settled = model._prepare_generated_length(
+        generation_config=config,
+        has_default_max_length=default_max_length,
+        has_default_min_length=default_min_length,
+        model_input_name=name,
+        inputs_tensor=tensor,
+        input_ids_length=length,
+    )
+    model._validate_generated_length(settled, length, default_max_length)
+    return settled
+
+
+def prepare_cache(
+    model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any], batch_size: int, length: int
+) -> None:
+    """Puts the cache that the config asks for into the keywords.
+
+    The largest static cache so far, which transformers remembers on the model, is forgotten again: what one
+    call did must not change the next.
+    """
+    remembered = "_previous_max_cache_length"
+    before = vars(model).get(remembered)
+    try:
+        model._prepare_cache_for_generation(config, kwargs, GenerationMode.GREEDY_SEARCH, batch_size, length)
+    finally:
+        if before is None:
+            vars(model).pop(remembered, None)
+        else:
+            setattr(model, remembered, before)
+
+
+def makes_own_cache(model: PreTrainedModel) -> bool:
+    """Whether the model keeps its state in a form of its own instead of a `Cache`."""
+    return not model._supports_default_dynamic_cache()
+
+
+def supports_logits_to_keep(model: PreTrainedModel) -> bool:
+    """Whether the forward can compute the last position's logits only."""
+    return bool(model._supports_logits_to_keep())
+
+
+# ------------------------------------------------------------------------------------------- constraints
+
+
+def logits_processors(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    *,
+    prompt_length: int,
+    encoder_input_ids: torch.Tensor,
+    prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None,
+    custom: LogitsProcessorList,
+    kwargs: dict[str, Any],
+    negative_prompt_ids: torch.Tensor | None,
+    negative_prompt_attention_mask: torch.Tensor | None,
+) -> LogitsProcessorList:
+    """The processors that the config asks for, in transformers' order, with the caller's among them."""
+    processors: LogitsProcessorList = model._get_logits_processor(
+        generation_config=config,
+        input_ids_seq_length=prompt_length,
+        encoder_input_ids=encoder_input_ids,
+        prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+        logits_processor=custom,
+        device=encoder_input_ids.device,
+        model_kwargs=kwargs,
+        negative_prompt_ids=negative_prompt_ids,
+        negative_prompt_attention_mask=negative_prompt_attention_mask,
+    )
+    return processors
+
+
+def stopping_criteria(
+    model: PreTrainedModel, config: GenerationConfig, custom: StoppingCriteriaList, tokenizer: Any
+) -> StoppingCriteriaList:
+    """The stopping criteria that the config asks for, with the caller's after them."""
+    criteria: StoppingCriteriaList = model._get_stopping_criteria(
+        generation_config=config, stopping_criteria=custom, tokenizer=tokenizer
+    )
+    return criteria
+
+
+# --------------------------------------------------------------------------------------- prefill, decode
+
+
+def update_model_kwargs(model: PreTrainedModel, outputs: ModelOutput, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of the next forward, from those of the last one and what it gave."""
+    updated: dict[str, Any] = model._update_model_kwargs_for_generation(
+        outputs, kwargs, is_encoder_decoder=model.config.is_encoder_decoder
+    )
+    return updated
+
+
+def own_prefill(
+    model: PreTrainedModel, ids: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]
+) -> ModelOutput:
+    """The model's own way of reading the prompt."""
+    return model._prefill(ids, config, kwargs)
+
+
+def forward_call(model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """The model, or its compiled forward where the config, cache and device allow one."""
+    if config.compile_config is None and model.device.type == "cpu":
+        return model
+    if model._valid_auto_compile_criteria(kwargs, config):
+        compiled: Callable[..., Any] = model.get_compiled_call(config.compile_config)
+        return compiled
+    return model
+
+
+def decode_settings(model: PreTrainedModel) -> Callable[[], AbstractContextManager[None]] | None:
+    """A context that tunes the model for decoding, to be entered around each forward; None when it would do nothing."""
+    experts = getattr(model, "get_experts_implementation", dict)()
+    names = experts.values() if isinstance(experts, Mapping) else [experts]
+    return None if model.device.type == "cpu" or "grouped_mm" not in names else model._optimize_model_for_decode
+
+
+def _accepts(function: Callable[..., Any], name: str) -> bool:
+    return name in inspect.signature(function).parameters

@@ -1,0 +1,159 @@
+"""Caches: one that grows without copying, and what a run does to any of them.
+
+transformers' dynamic cache concatenates keys and values at every step, so each step copies the whole past.
+Here the full-attention layers of a cache that the run itself makes are replaced by layers that write into
+spare room, which grows geometrically. All other layers, and caches that the caller made, stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from transformers import Cache, EncoderDecoderCache, StaticCache
+from transformers.cache_utils import DynamicLayer
+
+from unspool.errors import CacheError
+
+__all__ = ["GrowingLayer", "can_expand", "crop", "expand", "grow_in_place", "is_recurrent", "length"]
+
+_SPARE = 64  # positions; the least room that is added at once
+
+
+class GrowingLayer(DynamicLayer):
+    """A full-attention layer that writes new keys and values in place, into room kept for them.
+
+    `keys` and `values` are views of the part in use: `(rows, heads, length, head_dim)`, as in `DynamicLayer`.
+    Whoever assigns other tensors to them (a crop, a reorder) is followed: the room is made anew.
+
+    Args:
+        limit: The most positions that the run can reach, where known; room is never made beyond it in vain.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__()
+        self.limit = limit
+        self._rooms: list[torch.Tensor] = []
+        self._views: list[torch.Tensor] = []
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Adds keys and values, each `(rows, heads, new, head_dim)`; returns all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        stop = start + key_states.shape[-2]
+        if not self._has_room(stop):
+            self._make_room(key_states, value_states, start, stop)
+        for room, new in zip(self._rooms, (key_states, value_states), strict=True):
+            room[..., start:stop, :] = new
+        self._views = [room[..., :stop, :] for room in self._rooms]
+        self.keys, self.values = self._views
+        return self.keys, self.values
+
+    def reset(self) -> None:
+        """Forgets all positions."""
+        self._rooms, self._views = [], []
+        super().reset()
+
+    def _has_room(self, stop: int) -> bool:
+        return bool(self._views) and self.keys is self._views[0] and stop <= self._rooms[0].shape[-2]
+
+    def _make_room(self, key_states: torch.Tensor, value_states: torch.Tensor, start: int, stop: int) -> None:
+        capacity = stop + max(_SPARE, stop // 2)
+        if self.limit is not None:
+            capacity = max(stop, min(capacity, self.limit))
+        rooms = []
+        for old, new in ((self.keys, key_states), (self.values, value_states)):
+            room = new.new_empty((*new.shape[:-2], capacity, new.shape[-1]))
+            if start:
+                room[..., :start, :] = old
+            rooms.append(room)
+        self._rooms = rooms
+
+
+def grow_in_place(cache: Any, limit: int | None) -> None:
+    """Lets the plain full-attention layers of a cache grow without concatenation."""
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if not isinstance(cache, Cache) or getattr(cache, "offloading", False):
+        return
+    if cache.layer_class_to_replicate is DynamicLayer:
+        cache.layer_class_to_replicate = functools.partial(GrowingLayer, limit)
+    cache.layers = [
+        GrowingLayer(limit) if type(layer) is DynamicLayer and not layer.is_initialized else layer
+        for layer in cache.layers
+    ]
+
+
+def length(cache: Any) -> int:
+    """How many positions a cache holds; 0 for one that keeps no count (None, or recurrent state only)."""
+    if not isinstance(cache, Cache) or is_recurrent(cache):
+        return 0
+    return int(cache.get_seq_length())
+
+
+def is_recurrent(cache: Any) -> bool:
+    """Whether all layers of a cache hold recurrent state only, so that none knows its length."""
+    from transformers.cache_utils import CacheLayerMixin
+
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    layers = getattr(cache, "layers", [])
+    return bool(layers) and not any(isinstance(layer, CacheLayerMixin) for layer in layers)
+
+
+def can_expand(cache: Any) -> bool:
+    """Whether the rows of a cache can be repeated once it is filled.
+
+    Quantised and offloaded layers keep rows where no common method reaches them.
+    """
+    if isinstance(cache, EncoderDecoderCache):
+        return can_expand(cache.self_attention_cache) and can_expand(cache.cross_attention_cache)
+    if not isinstance(cache, Cache) or getattr(cache, "offloading", False):
+        return False
+    return not any("Quantized" in type(layer).__name__ for layer in cache.layers)
+
+
+def expand(cache: Cache, count: int, rows: int) -> None:
+    """Repeats each of the `rows` rows of a filled cache `count` times, in place, each beside its original."""
+    index = torch.arange(rows).repeat_interleave(count)
+    cache.reorder_cache(index)
+    for part in _parts(cache):
+        for layer in part.layers:
+            if hasattr(layer, "batch_size"):
+                layer.batch_size = rows * count
+        if isinstance(part, StaticCache):
+            _mark_static(part)
+
+
+def crop(cache: Cache, count: int) -> None:
+    """Takes the last `count` positions off a cache, in place.
+
+    Raises:
+        CacheError: A layer keeps too little of the past to go back.
+    """
+    for layer in _parts(cache)[0].layers:
+        window = getattr(layer, "sliding_window", None)
+        if hasattr(layer, "conv_states"):
+            raise CacheError(f"A cache with a {type(layer).__name__} can't be cut: its state holds no single positions.")
+        if window is not None and layer.get_seq_length() >= window:
+            raise CacheError(f"A cache whose sliding window of {window} positions is full can't be cut.")
+    cache.crop(-count)
+
+
+def _parts(cache: Cache) -> list[Cache]:
+    return [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else [cache]
+
+
+def _mark_static(cache: StaticCache) -> None:
+    """Tells torch.compile that the buffers, which a reorder has made anew, will stay where they are."""
+    from torch._dynamo import mark_static_address
+
+    for layer in cache.layers:
+        for name in ("keys", "values"):
+            buffer = getattr(layer, name, None)
+            if isinstance(buffer, torch.Tensor):
+                mark_static_address(buffer)

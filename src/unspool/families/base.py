@@ -1,0 +1,159 @@
+"""What a family is, and the one engine of inputs that both templates share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from transformers import Cache
+
+from unspool import bridge, cache
+from unspool.kept import KeptState
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+    from transformers.utils.generic import ModelOutput
+
+__all__ = ["Carry", "Family"]
+
+_TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
+
+
+@dataclass(slots=True)
+class Carry:
+    """What one run carries from a forward to the next. It belongs to the run alone and changes as it goes.
+
+    Attributes:
+        kwargs: The model's keywords, cache included, in the layout of transformers' `model_kwargs`.
+        kept: What the model would keep on itself.
+        call: The model, or its compiled forward.
+        direct: Whether the next inputs are built here instead of by the model's hooks.
+        fixed: Inputs that are the same at every direct step.
+        position: The last position ids, `(..., 1)`, on the direct path.
+    """
+
+    kwargs: dict[str, Any]
+    kept: KeptState
+    call: Callable[..., Any]
+    direct: bool = False
+    fixed: dict[str, Any] | None = None
+    position: torch.Tensor | None = None
+
+    def state(self) -> tuple[str, Any] | None:
+        """The cache, or the legacy state of a model without one, and its name."""
+        for name in bridge.STATE_NAMES:
+            if self.kwargs.get(name) is not None:
+                return name, self.kwargs[name]
+        return None
+
+    @property
+    def cache(self) -> Any:
+        """The cache, or the legacy state of a model without one; None if there is neither."""
+        found = self.state()
+        return found[1] if found else None
+
+
+class Family:
+    """How a kind of model takes its inputs and carries its state.
+
+    A family has no state of its own: what a run carries is in its `Carry`. Subclass `DecoderOnly` or
+    `EncoderDecoder` and change what is particular; `register_family` makes it known.
+    """
+
+    name: ClassVar[str] = ""
+    prefix: ClassVar[str] = ""
+    """What the decoder's inputs are called by: `""` or `"decoder_"`."""
+
+    def encode(
+        self, model: PreTrainedModel, tensor: torch.Tensor, name: str, config: GenerationConfig, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Runs the encoder, vision or audio tower once; returns the keywords with what it gave."""
+        return bridge.encode(model, tensor, name, config, kwargs)
+
+    def start(
+        self, model: PreTrainedModel, tensor: torch.Tensor, name: str, config: GenerationConfig, kwargs: dict[str, Any]
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The ids that decoding starts from, int64 `(prompts, length)`, and the remaining keywords."""
+        raise NotImplementedError
+
+    def step_inputs(self, model: PreTrainedModel, carry: Carry, ids: torch.Tensor) -> dict[str, Any]:
+        """What the next forward takes, after the prompt has been read."""
+        if carry.direct and carry.fixed is not None:
+            return self._direct_inputs(carry, ids)
+        only_new = 1 if carry.kwargs["use_cache"] else None
+        inputs: dict[str, Any] = model.prepare_inputs_for_generation(ids, next_sequence_length=only_new, **carry.kwargs)
+        return inputs
+
+    def absorb(self, model: PreTrainedModel, carry: Carry, outputs: ModelOutput) -> None:
+        """Takes up what a forward leaves behind: the cache, longer masks and positions."""
+        if not carry.direct:
+            carry.kwargs = bridge.update_model_kwargs(model, outputs, carry.kwargs)
+            return
+        if carry.fixed is None:
+            self._fix(carry, outputs)
+        key = self.prefix + "attention_mask"
+        mask = carry.kwargs.get(key)
+        if mask is not None:
+            carry.kwargs[key] = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=-1)
+        if carry.position is not None:
+            carry.position = carry.position + 1
+
+    def expand(self, model: PreTrainedModel, carry: Carry, ids: torch.Tensor, count: int) -> torch.Tensor:
+        """Repeats each row of everything that is carried `count` times; returns the repeated ids."""
+        rows = ids.shape[0]
+        found = carry.state()
+        rest = {k: v for k, v in carry.kwargs.items() if found is None or k != found[0]}
+        if carry.kwargs.get("use_cache"):
+            rest = {k: v for k, v in rest.items() if k not in bridge.PREFILL_ONLY and k != "inputs_embeds"}
+        ids, rest = bridge.expand_inputs(model, ids, count, rest)
+        if found is not None:
+            cache.expand(found[1], count, rows)
+            rest[found[0]] = found[1]
+        carry.kwargs = rest
+        carry.kept.reorder(torch.arange(rows).repeat_interleave(count), rows)
+        return ids
+
+    def can_expand_later(self, model: PreTrainedModel, carry: Carry) -> bool:
+        """Whether rows can be repeated after the prompt has been read, instead of before."""
+        found = carry.state()
+        return bool(carry.kwargs.get("use_cache")) and found is not None and cache.can_expand(found[1])
+
+    def takes_direct_path(self, model: PreTrainedModel, carry: Carry) -> bool:
+        """Whether the inputs of a step are known without asking the model's hooks."""
+        own = any(bridge.overrides(model, hook) for hook in _INPUT_HOOKS)
+        held = carry.cache
+        simple = isinstance(held, Cache) and not held.is_compileable and bool(carry.kwargs.get("use_cache"))
+        known = {self.prefix + "attention_mask", self.prefix + "position_ids", "attention_mask", "inputs_embeds"}
+        known |= set() if self.prefix else set(_TOKEN_TYPES)
+        others = (v for k, v in carry.kwargs.items() if k not in known)
+        plain = not any(isinstance(value, torch.Tensor) for value in others)
+        return simple and plain and not own and not model.is_remote_code()
+
+    def _fix(self, carry: Carry, outputs: ModelOutput) -> None:
+        """Settles what stays the same at every direct step, once the prompt has been read."""
+        if bridge.CACHE in outputs and outputs[bridge.CACHE] is not None:
+            carry.kwargs[bridge.CACHE] = outputs[bridge.CACHE]
+        moving = {self.prefix + "attention_mask", self.prefix + "position_ids", "inputs_embeds", "labels"}
+        fixed = {k: v for k, v in carry.kwargs.items() if k not in moving and v is not None}
+        for key in _TOKEN_TYPES:
+            if key in fixed and not self.prefix:
+                last = fixed[key][..., -1:].clone()
+                fixed[key] = torch.zeros_like(last) if key == "mm_token_type_ids" else last
+        carry.fixed = fixed
+        positions = carry.kwargs.pop(self.prefix + "position_ids", None)
+        carry.position = None if positions is None else positions[..., -1:].clone()
+
+    def _direct_inputs(self, carry: Carry, ids: torch.Tensor) -> dict[str, Any]:
+        inputs = dict(carry.fixed or {})
+        inputs[self.prefix + "input_ids"] = ids[:, -1:].contiguous()
+        mask = carry.kwargs.get(self.prefix + "attention_mask")
+        if mask is not None:
+            inputs[self.prefix + "attention_mask"] = mask
+        if carry.position is not None:
+            inputs[self.prefix + "position_ids"] = carry.position
+        return inputs
+
+
+_INPUT_HOOKS = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")

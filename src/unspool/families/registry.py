@@ -1,0 +1,58 @@
+"""Which family a model belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from unspool.families.base import Family
+from unspool.families.decoder_only import DecoderOnly
+from unspool.families.encoder_decoder import EncoderDecoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["family_of", "register_family"]
+
+_registered: list[tuple[Callable[[PreTrainedModel], bool], Family]] = []
+_ENCODER_DECODER = EncoderDecoder()
+_DECODER_ONLY = DecoderOnly()
+
+
+def register_family(matches: Callable[[PreTrainedModel], bool], family: Family) -> Callable[[], None]:
+    """Makes a family known. The newest one that matches a model is used.
+
+    Args:
+        matches: Says whether a model belongs to the family.
+        family: The family.
+
+    Returns:
+        A function that takes the registration back.
+
+    Example:
+        >>> class Mine(DecoderOnly):
+        ...     name = "mine"
+        >>> forget = register_family(lambda model: type(model).__name__ == "MyModel", Mine())
+        >>> forget()
+    """
+    entry = (matches, family)
+    _registered.append(entry)
+
+    def forget() -> None:
+        if entry in _registered:
+            _registered.remove(entry)
+
+    return forget
+
+
+def registered_family(model: PreTrainedModel) -> Family | None:
+    """The family that someone registered for this model, if any."""
+    return next((family for matches, family in reversed(_registered) if matches(model)), None)
+
+
+def family_of(model: PreTrainedModel) -> Family:
+    """The family of a model: a registered one, or the template that fits its config."""
+    found = registered_family(model)
+    if found is not None:
+        return found
+    return _ENCODER_DECODER if model.config.is_encoder_decoder else _DECODER_ONLY

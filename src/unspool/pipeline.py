@@ -1,0 +1,120 @@
+"""The five stages, in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from unspool import stages
+from unspool.plan import Constraints, ModelInputs, Plan, Request
+from unspool.records import Event, Opening, Result
+from unspool.state import DecodingState
+
+__all__ = ["Pipeline", "Run"]
+
+T = TypeVar("T")
+Stage = Generator[Event, Any, T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """The stages of a run, each of which can be replaced by another with the same arguments and result.
+
+    A stage is a generator function: it yields events while it works and returns the record the next one needs.
+
+    Attributes:
+        configure: `(Request) -> Plan`. Runs to its end at the call.
+        inputs: `(Plan) -> ModelInputs`.
+        constraints: `(Plan, ModelInputs) -> Constraints`.
+        prefill: `(Plan, ModelInputs, Constraints) -> DecodingState`.
+        decode: `(Plan, DecodingState) -> Result`.
+
+    Example:
+        >>> from unspool import stages
+        >>> def with_note(plan, inputs):
+        ...     made = yield from stages.constraints(plan, inputs)
+        ...     print(len(made.criteria), "criteria")
+        ...     return made
+        >>> pipeline = Pipeline().replace(constraints=with_note)
+        >>> pipeline.prefill is stages.prefill
+        True
+    """
+
+    configure: Callable[[Request], Stage[Plan]] = stages.configure
+    inputs: Callable[[Plan], Stage[ModelInputs]] = stages.inputs
+    constraints: Callable[[Plan, ModelInputs], Stage[Constraints]] = stages.constraints
+    prefill: Callable[[Plan, ModelInputs, Constraints], Stage[DecodingState]] = stages.prefill
+    decode: Callable[[Plan, DecodingState], Stage[Result]] = stages.decode
+
+    def replace(self, **stages: Any) -> Pipeline:
+        """A pipeline with some stages replaced and the others as they are."""
+        return replace(self, **stages)
+
+    def start(self, request: Request) -> Run:
+        """Configures a run; wrong arguments raise here. Nothing else happens until its events are asked for."""
+        return Run(self, request)
+
+
+class Run:
+    """One run of a pipeline, and the records its stages have made so far.
+
+    Attributes:
+        plan: What will be done.
+        made: What the model will read; None before stage 2 is over.
+        constraints: What shapes and ends the output; None before stage 3 is over.
+        state: The decoding state; None before stage 4 is over.
+        result: What the run came to; None before it is over.
+    """
+
+    def __init__(self, pipeline: Pipeline, request: Request) -> None:
+        self._pipeline = pipeline
+        self._early, self.plan = _exhaust(_named("configure", pipeline.configure(request)))
+        self.made: ModelInputs | None = None
+        self.constraints: Constraints | None = None
+        self.state: DecodingState | None = None
+        self.result: Result | None = None
+
+    def events(self) -> Generator[Event, Any, Result]:
+        """Runs the remaining four stages, yielding what they yield."""
+        stage, plan = self._pipeline, self.plan
+        yield from self._early
+        self.made = yield from _named("inputs", stage.inputs(plan))
+        self.constraints = yield from _named("constraints", stage.constraints(plan, self.made))
+        self.state = yield from _named("prefill", stage.prefill(plan, self.made, self.constraints))
+        self.result = yield from _named("decode", stage.decode(plan, self.state))
+        return self.result
+
+    def opening(self) -> Opening | None:
+        """What sinks are told before the first event; None until the inputs are settled."""
+        made, plan = self.made, self.plan
+        if made is None:
+            return None
+        count = plan.rows_per_prompt
+        encoder = made.kwargs.get("encoder_outputs")
+        return Opening(
+            prompt_ids=made.input_ids.repeat_interleave(count, dim=0),
+            rows_per_prompt=count,
+            config=made.config,
+            tokenizer=plan.request.tokenizer,
+            encoder_outputs=encoder,
+            is_encoder_decoder=bool(plan.model.config.is_encoder_decoder),
+        )
+
+
+def _named(name: str, stage: Stage[T]) -> Stage[T]:
+    """A stage whose errors say where they came from."""
+    try:
+        return (yield from stage)
+    except Exception as error:
+        error.add_note(f"unspool: raised in the {name!r} stage")
+        raise
+
+
+def _exhaust(stage: Stage[T]) -> tuple[list[Event], T]:
+    events: list[Event] = []
+    while True:
+        try:
+            events.append(next(stage))
+        except StopIteration as end:
+            return events, end.value

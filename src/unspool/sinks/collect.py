@@ -1,0 +1,78 @@
+"""Gathers what `generate()` returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from unspool import bridge
+from unspool.records import Event, Opening, Result, Step
+
+__all__ = ["CollectSink"]
+
+_FIELDS = {
+    False: {"attentions": "attentions", "hidden_states": "hidden_states"},
+    True: {
+        "decoder_attentions": "decoder_attentions",
+        "cross_attentions": "cross_attentions",
+        "decoder_hidden_states": "decoder_hidden_states",
+    },
+}
+
+
+class CollectSink:
+    """Keeps of each step what the config asks for, and makes transformers' own output of it.
+
+    Attributes:
+        output: After closing: what `model.generate()` would have returned. The ids, or with
+            `return_dict_in_generate=True` a `GenerateDecoderOnlyOutput` or `GenerateEncoderDecoderOutput`.
+    """
+
+    def __init__(self) -> None:
+        self.output: Any = None
+        self._kept: dict[str, list[Any]] = {}
+
+    def open(self, opening: Opening) -> None:
+        """Learns from the config what to keep."""
+        self._opening = opening
+        config = opening.config
+        if not config.return_dict_in_generate:
+            return
+        wanted = {"scores": config.output_scores, "logits": config.output_logits}
+        for name in _FIELDS[opening.is_encoder_decoder]:
+            wanted[name] = config.output_attentions if "attentions" in name else config.output_hidden_states
+        self._kept = {name: [] for name, asked in wanted.items() if asked}
+
+    def take(self, event: Event) -> None:
+        """Keeps what is wanted of a step."""
+        if not isinstance(event, Step):
+            return
+        for name, values in self._kept.items():
+            values.append(getattr(event if name in ("scores", "logits") else event.outputs, name))
+
+    def close(self, result: Result | None, error: BaseException | None) -> None:
+        """Makes the output."""
+        if result is None:
+            return
+        if not self._opening.config.return_dict_in_generate:
+            self.output = result.sequences
+            return
+        fields: dict[str, Any] = {name: tuple(values) for name, values in self._kept.items()}
+        fields |= {"sequences": result.sequences, bridge.CACHE: result.cache}
+        if not self._opening.is_encoder_decoder:
+            self.output = GenerateDecoderOnlyOutput(**fields)
+            return
+        self.output = GenerateEncoderDecoderOutput(**fields, **self._of_encoder())
+
+    def _of_encoder(self) -> dict[str, Any]:
+        config, outputs = self._opening.config, self._opening.encoder_outputs
+        wanted = {"attentions": config.output_attentions, "hidden_states": config.output_hidden_states}
+        count = self._opening.rows_per_prompt
+        return {f"encoder_{name}": _rows((outputs or {}).get(name), count) for name, asked in wanted.items() if asked}
+
+
+def _rows(values: Any, count: int) -> Any:
+    """The encoder's tensors with one row per sample, where it gave one per prompt."""
+    return values

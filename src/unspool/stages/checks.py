@@ -1,0 +1,176 @@
+"""Checks of arguments, made before anything runs. Each raises `ArgumentError` and says what would do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from unspool import bridge
+from unspool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+
+_ABLE_TO_SHOW_ATTENTION = {"eager", "flex_attention"}
+_MEDIA = ("pixel", "input_features", "input_values", "image", "video", "audio", "mm_encoder_outputs")
+
+
+def can_generate(model: Any) -> None:
+    """The model is one that generates."""
+    able = getattr(model, "can_generate", None)
+    if able is None or not able() or not hasattr(model, "generate"):
+        raise ArgumentError(
+            f"model={type(model).__name__} can't generate: it has no language modelling head that `generate` could "
+            f"use. Load it with a class such as AutoModelForCausalLM."
+        )
+
+
+def known_names(model: PreTrainedModel, kwargs: Mapping[str, Any]) -> None:
+    """Every keyword is the config's or the model's."""
+    unknown = [name for name, value in kwargs.items() if not bridge.is_model_kwarg(model, name, value)]
+    if not unknown:
+        return
+    known = _known(model)
+    hints = [f"{name!r}{_nearest(name, known)}" for name in unknown]
+    raise ArgumentError(
+        f"Unknown arguments: {'; '.join(hints)}. Neither GenerationConfig nor {type(model).__name__} takes them."
+    )
+
+
+def randomness(seed: Any, generator: Any) -> None:
+    """At most one of seed and generator is given, and it is one."""
+    if seed is not None and generator is not None:
+        raise ArgumentError("seed and generator were both given; a stream has one source of randomness. Give one.")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ArgumentError(f"seed={seed!r} is not an int.")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ArgumentError(f"generator is a {type(generator).__name__}; a torch.Generator would do.")
+
+
+def stop_strings(config: GenerationConfig, tokenizer: Any) -> None:
+    """Stop strings and token healing come with the tokenizer that they need."""
+    if config.token_healing and tokenizer is None:
+        raise ArgumentError("token_healing=True needs the model's tokenizer; pass it as `tokenizer=`.")
+    if config.stop_strings is not None and tokenizer is None:
+        raise ArgumentError(
+            f"stop_strings={config.stop_strings!r} needs the model's tokenizer; pass it as `tokenizer=`."
+        )
+
+
+def attentions(model: PreTrainedModel, config: GenerationConfig) -> None:
+    """Attentions are only asked of an implementation that can give them."""
+    unable = bridge.attention_implementations(model) - _ABLE_TO_SHOW_ATTENTION
+    if config.output_attentions and unable:
+        raise ArgumentError(
+            f"output_attentions=True can't be had with attn_implementation={sorted(unable)[0]!r}, which doesn't keep "
+            f"attention weights. Call model.set_attn_implementation('eager') first."
+        )
+
+
+def prompt(
+    model: PreTrainedModel,
+    inputs: torch.Tensor | None,
+    kwargs: Mapping[str, Any],
+    config: GenerationConfig,
+    default_max_length: bool,
+) -> None:
+    """The prompt can be read, and leaves room for at least one token."""
+    ids = _ids(model, inputs, kwargs)
+    embeds = kwargs.get("inputs_embeds")
+    if ids is not None:
+        _token_ids(model, ids, kwargs)
+        if embeds is None and ids.ndim == 2 and ids.shape[1] == 0:
+            raise ArgumentError(
+                f"The prompt is empty: input_ids has shape {tuple(ids.shape)}. Give at least one token a row, "
+                f"or leave input_ids out to start from bos_token_id."
+            )
+        _mask(ids, kwargs.get("attention_mask"), continued=kwargs.get(bridge.cache_name(model)) is not None)
+    elif embeds is None and not _has_other_input(model, inputs, kwargs) and config.bos_token_id is None:
+        raise ArgumentError("No prompt was given, and bos_token_id, which would stand in for it, is not set.")
+    decoder = kwargs.get("decoder_input_ids") if model.config.is_encoder_decoder else ids
+    if decoder is not None and embeds is None and not default_max_length and config.max_new_tokens is None:
+        _room(model, decoder.shape[1], config)
+
+
+def _ids(model: PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    if model.main_input_name != "input_ids":
+        return None
+    ids = kwargs.get("input_ids")
+    if ids is not None and inputs is not None:
+        raise ArgumentError("inputs and input_ids were both given; they are the same argument. Give one.")
+    ids = ids if ids is not None else inputs
+    if ids is not None and not isinstance(ids, torch.Tensor):
+        raise ArgumentError(f"input_ids is a {type(ids).__name__}; a tensor of token ids (batch, length) would do.")
+    return ids
+
+
+def _token_ids(model: PreTrainedModel, ids: torch.Tensor, kwargs: Mapping[str, Any]) -> None:
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ArgumentError(
+            f"input_ids has dtype {ids.dtype}; token ids are integers (torch.long). Pass embeddings as inputs_embeds=."
+        )
+    if ids.ndim == 1:
+        raise ArgumentError(
+            f"input_ids has shape {tuple(ids.shape)}; a batch (batch, length) would do: input_ids[None]."
+        )
+    table = model.get_input_embeddings()
+    mixed = any(name.startswith(_MEDIA) for name, value in kwargs.items() if value is not None)
+    if not isinstance(table, nn.Embedding) or mixed or ids.numel() == 0 or ids.is_meta:
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= table.num_embeddings:
+        raise ArgumentError(
+            f"input_ids holds {low if low < 0 else high}, which is not in the model's vocabulary of "
+            f"{table.num_embeddings} ids. Does the tokenizer belong to the model?"
+        )
+
+
+def _mask(ids: torch.Tensor, mask: torch.Tensor | None, *, continued: bool) -> None:
+    if mask is None or not isinstance(mask, torch.Tensor) or ids.ndim != 2:
+        return
+    if mask.ndim != 2:
+        raise ArgumentError(f"attention_mask has shape {tuple(mask.shape)}; it must be 2D, (batch, length).")
+    fits = mask.shape[0] == ids.shape[0] and (mask.shape[1] == ids.shape[1] or (continued and mask.shape[1] > ids.shape[1]))
+    if not fits:
+        raise ArgumentError(
+            f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(ids.shape)}; they must be the same."
+        )
+
+
+def _room(model: PreTrainedModel, length: int, config: GenerationConfig) -> None:
+    limit = config.max_length
+    if limit is not None and length >= limit:
+        name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+        raise ArgumentError(
+            f"max_length={limit} counts the prompt, and {name} has {length} tokens already, so there is no room for "
+            f"new ones. Give a larger max_length, or max_new_tokens."
+        )
+
+
+def _has_other_input(model: PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> bool:
+    names = {model.main_input_name, "encoder_outputs", "input_ids"}
+    encoder = getattr(model, "encoder", None)
+    names.add(getattr(encoder, "main_input_name", model.main_input_name))
+    return inputs is not None or any(kwargs.get(name) is not None for name in names)
+
+
+def _known(model: PreTrainedModel) -> set[str]:
+    import inspect
+
+    from transformers import GenerationConfig
+
+    from unspool.plan import Request
+
+    names = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    names |= set(inspect.signature(model.forward).parameters)
+    names |= set(Request.__dataclass_fields__) | {"cache", "sinks"}
+    return names - {"kwargs", "self", "args"}
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,125 @@
+"""Stage 1: settles what will be done, and refuses what can't be."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from transformers import LogitsProcessorList, StoppingCriteriaList
+
+from unspool import bridge
+from unspool.decoding.registry import DecodingMethod, find_method
+from unspool.errors import ArgumentError, UnsupportedError
+from unspool.families.registry import family_of, registered_family
+from unspool.plan import Plan, Request
+from unspool.stages import checks
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+
+__all__ = ["configure"]
+
+_NOT_YET = {
+    "beam_search": "num_beams > 1",
+    "beam_sample": "num_beams > 1 with do_sample=True",
+    "group_beam_search": "num_beam_groups > 1",
+    "constrained_beam_search": "constraints or force_words_ids",
+    "contrastive_search": "penalty_alpha",
+    "dola_generation": "dola_layers",
+    "assisted_generation": "assistant_model, prompt_lookup_num_tokens, assistant_early_exit or use_mtp",
+}
+
+
+def configure(request: Request) -> Generator[Any, Any, Plan]:
+    """Settles config, decoding method and family, and checks every argument that can be checked before running.
+
+    Yields nothing: it runs to its end when the stream is made, so that wrong arguments raise at the call.
+
+    Raises:
+        ArgumentError: An argument is wrong.
+        UnsupportedError: The combination can't be run.
+    """
+    model = request.model
+    checks.can_generate(model)
+    kwargs = _named_cache(model, request.kwargs)
+    given = request.generation_config
+    own = model.generation_config
+    defaults = {
+        which: all(source is None for source in (kwargs.get(which), getattr(given, which, None), getattr(own, which, None)))
+        for which in ("max_length", "min_length")
+    }
+    config, model_kwargs = bridge.generation_config(model, given, kwargs)
+    checks.known_names(model, model_kwargs)
+    family = _family(model)
+    method, decode = _method(request, config)
+    _refuse_unsupported(request, config)
+    mode_kwargs = {
+        "assistant_model": request.assistant_model,
+        "tokenizer": request.tokenizer,
+        "assistant_tokenizer": request.assistant_tokenizer,
+    }
+    bridge.validate_mode(
+        model, config, request.assistant_model, {name: value for name, value in mode_kwargs.items() if value is not None}
+    )
+    checks.randomness(request.seed, request.generator)
+    checks.stop_strings(config, request.tokenizer)
+    checks.attentions(model, config)
+    checks.prompt(model, request.inputs, model_kwargs, config, defaults["max_length"])
+    plan = Plan(
+        request=request,
+        model=model,
+        config=config,
+        method=method,
+        decode=decode,
+        family=family,
+        model_kwargs=model_kwargs,
+        processors=LogitsProcessorList(request.logits_processor or ()),
+        criteria=StoppingCriteriaList(request.stopping_criteria or ()),
+        rows_per_prompt=max(config.num_beams or 1, config.num_return_sequences or 1),
+        default_max_length=defaults["max_length"],
+        default_min_length=defaults["min_length"],
+        returns_cache=bool(config.return_dict_in_generate) or model_kwargs.get(bridge.cache_name(model)) is not None,
+    )
+    return plan
+    yield  # makes this a generator, as every stage is
+
+
+def _named_cache(model: PreTrainedModel, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords with the cache under the name that the model takes, whatever name it was given by."""
+    renamed = {name: value for name, value in kwargs.items() if name not in bridge.CACHE_NAMES}
+    given = {name: kwargs[name] for name in bridge.CACHE_NAMES if kwargs.get(name) is not None}
+    if len(given) > 1:
+        raise ArgumentError(f"A cache was given more than once, as {' and '.join(given)}. Give it as `cache` only.")
+    for value in given.values():
+        renamed[bridge.cache_name(model)] = value
+    return renamed
+
+
+def _family(model: PreTrainedModel) -> Any:
+    if registered_family(model) is None and bridge.has_own_generate(model):
+        raise UnsupportedError(
+            f"{type(model).__name__} has a generation loop of its own, which can't be streamed yet. "
+            f"Use `model.generate(...)`, or teach unspool the model with `unspool.register_family`."
+        )
+    return family_of(model)
+
+
+def _method(request: Request, config: GenerationConfig) -> tuple[str, DecodingMethod]:
+    mode = bridge.mode(config, request.assistant_model)
+    if request.decoding is not None:
+        return find_method(request.decoding)
+    if mode in _NOT_YET:
+        raise UnsupportedError(
+            f"{mode.replace('_', ' ')} (asked for by {_NOT_YET[mode]}) can't be streamed yet. "
+            f"Greedy search and sampling can: leave the argument out."
+        )
+    return find_method(mode)
+
+
+def _refuse_unsupported(request: Request, config: GenerationConfig) -> None:
+    if request.custom_generate is not None:
+        raise UnsupportedError("custom_generate can't be streamed yet; pass your own method as `decoding=` instead.")
+    if request.synced_gpus:
+        raise UnsupportedError("synced_gpus=True can't be streamed: rows of other processes would have to step along.")
+    if config.cache_implementation == "paged":
+        raise UnsupportedError("cache_implementation='paged' means continuous batching; use `model.generate_batch`.")

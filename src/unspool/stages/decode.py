@@ -1,0 +1,24 @@
+"""Stage 5: runs the decoding method."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from unspool.ambient import without_gradients
+from unspool.plan import Plan
+from unspool.records import Finish, FinishReason, Result, Step
+from unspool.state import DecodingState
+
+__all__ = ["decode"]
+
+
+@without_gradients
+def decode(plan: Plan, state: DecodingState) -> Generator[Step, Any, Result]:
+    """Runs the plan's decoding method over the state.
+
+    Yields:
+        A step for each new token position.
+    """
+    yield from plan.decode(state)
+    return state.result(Finish(FinishReason.STOPPED))

@@ -1,0 +1,105 @@
+"""Stage 4: reads the prompt, one row per prompt, and only then expands the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import torch
+
+from unspool import bridge
+from unspool.ambient import without_gradients
+from unspool.errors import CacheError, UnsupportedError
+from unspool.families.base import Carry
+from unspool.plan import Constraints, ModelInputs, Plan
+from unspool.records import PrefillProgress
+from unspool.state import DecodingState
+
+__all__ = ["prefill"]
+
+_ALONG_POSITIONS = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
+
+
+@without_gradients
+def prefill(
+    plan: Plan, inputs: ModelInputs, constraints: Constraints
+) -> Generator[PrefillProgress, Any, DecodingState]:
+    """Reads the prompt, in chunks of `prefill_chunk_size` if that is set, and expands rows to samples.
+
+    The outputs for the prompt's last position are held in the state for the first decoding step, so that a run
+    makes exactly one forward a step, and one more for each further chunk.
+
+    Yields:
+        Progress before the first forward and after each.
+    """
+    carry = Carry(
+        kwargs=inputs.kwargs,
+        kept=inputs.kept,
+        call=bridge.forward_call(plan.model, inputs.config, inputs.kwargs),
+    )
+    state = DecodingState(plan, inputs, constraints, carry)
+    if not plan.family.can_expand_later(plan.model, carry):
+        state.expand(plan.rows_per_prompt)
+    total = inputs.input_ids.shape[1] + inputs.offset
+    done = inputs.reused
+    yield PrefillProgress(done, total, inputs.reused)
+    for outputs, width in _read(plan, inputs, state):
+        state.hold(outputs)
+        del outputs
+        done = min(total, done + width)
+        yield PrefillProgress(done, total, inputs.reused)
+    if state.rows_per_prompt != plan.rows_per_prompt:
+        state.expand(plan.rows_per_prompt)
+    carry.direct = plan.family.takes_direct_path(plan.model, carry)
+    return state
+
+
+def _read(plan: Plan, inputs: ModelInputs, state: DecodingState) -> Iterator[tuple[Any, int]]:
+    """The outputs of each forward over the prompt, and the positions it covered."""
+    if inputs.config.prefill_chunk_size is not None:
+        yield from _in_chunks(plan, inputs, state, inputs.config.prefill_chunk_size)
+    elif bridge.overrides(plan.model, "_prefill"):
+        yield state.run_own_prefill(), inputs.only_last or state.ids.shape[1] + inputs.offset
+    else:
+        yield state.run(_prompt_inputs(plan, inputs, state)), inputs.only_last or state.ids.shape[1] + inputs.offset
+
+
+def _prompt_inputs(plan: Plan, inputs: ModelInputs, state: DecodingState) -> dict[str, Any]:
+    made: dict[str, Any] = plan.model.prepare_inputs_for_generation(
+        state.ids, next_sequence_length=inputs.only_last, is_first_iteration=True, **state.carried.kwargs
+    )
+    return made
+
+
+def _in_chunks(plan: Plan, inputs: ModelInputs, state: DecodingState, size: int) -> Iterator[tuple[Any, int]]:
+    carry, name = state.carried, bridge.cache_name(plan.model)
+    if carry.kwargs.get(name) is None:
+        raise CacheError("prefill_chunk_size needs a cache to put the chunks in; leave out use_cache=False.")
+    raw = [key for key in bridge.PREFILL_ONLY if key != "mm_encoder_outputs" and carry.kwargs.get(key) is not None]
+    chunks = torch.split(state.ids[:, -(inputs.only_last or 0) :], size, dim=-1)
+    if raw and len(chunks) > 1:
+        raise UnsupportedError(f"prefill_chunk_size can't split {', '.join(raw)}; leave it out for this input.")
+    whole = dict(carry.kwargs)
+    start = inputs.reused
+    for ids in chunks:
+        stop = start + ids.shape[1]
+        carry.kwargs = {**carry.kwargs, **_up_to(whole, start, stop)}
+        made = plan.model.prepare_inputs_for_generation(ids, is_first_iteration=True, **carry.kwargs)
+        outputs = state.run(made, decoding=True)  # chunks are compiled, as steps are
+        carry.kwargs[name] = outputs[bridge.CACHE if bridge.CACHE in outputs else name]
+        start = stop
+        yield outputs, ids.shape[1]
+    carry.kwargs = {**carry.kwargs, **{key: whole[key] for key in _up_to(whole, 0, 0)}}
+
+
+def _up_to(kwargs: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    """What goes along with the positions from `start` to `stop` of the prompt."""
+    part: dict[str, Any] = {}
+    if kwargs.get("attention_mask") is not None:
+        part["attention_mask"] = kwargs["attention_mask"][:, :stop]
+    if kwargs.get("position_ids") is not None:
+        part["position_ids"] = kwargs["position_ids"][..., start:stop]
+    for name in _ALONG_POSITIONS:
+        if kwargs.get(name) is not None:
+            part[name] = kwargs[name][..., :stop]
+    return part

@@ -1,0 +1,250 @@
+"""The state that decoding methods work on: the model, the ids so far, and the books on every row."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from unspool import bridge
+from unspool.endings import Endings
+from unspool.errors import CriterionError
+from unspool.records import Finish, Result, Step
+
+if TYPE_CHECKING:
+    from transformers.utils.generic import ModelOutput
+
+    from unspool.families.base import Carry
+    from unspool.plan import Constraints, ModelInputs, Plan
+
+__all__ = ["DecodingState"]
+
+
+class DecodingState:
+    """What a decoding method is given: verbs on the model, and the sequences so far.
+
+    Attributes:
+        plan: What was asked for.
+        ids: int64 `(rows, length)`: all tokens so far, prompt included.
+        live: bool `(rows,)`: the rows that have not ended.
+        running: Whether any row is live; a plain bool, free to read.
+        finishes: How each row ended; None while it is live.
+        steps: Steps made so far.
+        forwards: Forwards made so far.
+    """
+
+    def __init__(self, plan: Plan, inputs: ModelInputs, constraints: Constraints, carry: Carry) -> None:
+        self.plan = plan
+        self.config = inputs.config
+        self.ids = inputs.input_ids
+        self.prompt_length = inputs.input_ids.shape[1]
+        self.rows_per_prompt = 1
+        self.steps = 0
+        self.forwards = 0
+        self.carry: Carry | None = carry
+        self.endings = Endings(constraints.criteria, plan.request.tokenizer)
+        self.processors = constraints.processors
+        self.generator = constraints.generator
+        self._pad = constraints.pad_token
+        self._offset = inputs.offset
+        self._settings = bridge.decode_settings(plan.model)
+        self._ready: ModelOutput | None = None
+        self._outputs: ModelOutput | None = None
+        self._logits: torch.Tensor | None = None
+        self._scores: torch.Tensor | None = None
+        self._width = 0
+        self._history: tuple[torch.Tensor, ...] | None = () if constraints.keeps_scores else None
+        self._open_books()
+
+    def _open_books(self) -> None:
+        rows = self.ids.shape[0]
+        self.live = torch.ones(rows, dtype=torch.bool, device=self.ids.device)
+        self.running = True
+        self.finishes: list[Finish | None] = [None] * rows
+
+    # ------------------------------------------------------------------------------------ verbs of methods
+
+    def forward(self) -> torch.Tensor:
+        """The model's raw logits for the next position: float32 `(rows, vocab)`, a tensor of its own.
+
+        The first call gives those of the prompt, which the prefill stage has read already.
+        """
+        outputs = self._ready
+        if outputs is None:
+            outputs = self.run(self._next_inputs(), decoding=True)
+        self._ready = None
+        family, carry = self.plan.family, self.carried
+        family.absorb(self.plan.model, carry, outputs)
+        logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
+        self._outputs, self._logits, self._scores = outputs, logits, logits
+        return logits
+
+    def score(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits after the processors: float32 `(rows, vocab)`. The raw ones stay as they are.
+
+        Raises:
+            CriterionError: A processor returned something that is not a score for every row and token.
+        """
+        scores = logits.clone() if self.processors else logits
+        for processor in self.processors:
+            scores = processor(self.ids, scores)
+            if not isinstance(scores, torch.Tensor) or scores.shape != logits.shape:
+                given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else repr(scores)
+                raise CriterionError(
+                    f"The logits processor {type(processor).__name__} must return scores of shape "
+                    f"{tuple(logits.shape)}; it returned {given}."
+                )
+        self._scores = scores
+        return scores
+
+    def draw(self, scores: torch.Tensor) -> torch.Tensor:
+        """One token a row, drawn from the softmax of `scores`: int64 `(rows,)`.
+
+        All rows are drawn for, ended ones too, in one call, as transformers does: the same seed gives the same text.
+        """
+        probabilities = torch.softmax(scores, dim=-1)
+        return torch.multinomial(probabilities, num_samples=1, generator=self.generator).squeeze(1)
+
+    def append(self, tokens: torch.Tensor) -> Step:
+        """Adds one token to every live row and settles which rows end: the step to yield.
+
+        Args:
+            tokens: int64 `(rows,)`. What it holds for ended rows is replaced by the pad id.
+        """
+        if self.endings.has_eos and self._pad is not None:
+            tokens = torch.where(self.live, tokens, self._pad)
+        length = self.ids.shape[1] + self._offset
+        self.ids = torch.cat([self.ids, tokens[:, None]], dim=-1)
+        if self._history is not None:
+            self._history += (self._scores,)  # type: ignore[assignment, operator]
+        was_live = self.live
+        self.live, ended = self.endings.ask(self.ids, self._history, was_live)
+        for row, finish in ended.items():
+            self.finishes[row] = finish
+        if ended:
+            self.running = None in self.finishes
+        step = Step(
+            index=self.steps,
+            forward=self.forwards - 1,
+            tokens=tokens,
+            live=was_live,
+            logits=self._logits,  # type: ignore[arg-type]
+            scores=self._scores,  # type: ignore[arg-type]
+            outputs=_of_this_step(self._outputs),
+            positions=range(length - self._width, length),
+            ended=ended,
+            rows_per_prompt=self.rows_per_prompt,
+        )
+        self.steps += 1
+        self._outputs = self._logits = self._scores = None
+        return step
+
+    # ------------------------------------------------------------------------------------ verbs of stages
+
+    def run(self, inputs: dict[str, Any], *, decoding: bool = False) -> ModelOutput:
+        """One forward of the model, with what it keeps on itself swapped in.
+
+        Args:
+            inputs: The model's keywords.
+            decoding: Whether this is a step, for which the compiled forward and the decoding settings are meant.
+        """
+        carry = self.carried
+        self._width = _width(inputs, self.plan.family.prefix)
+        call = carry.call if decoding else self.plan.model
+        if carry.kept or (decoding and self._settings is not None):
+            with carry.kept.in_place(), (self._settings() if decoding and self._settings else contextlib.nullcontext()):
+                outputs = call(**inputs, return_dict=True)
+        else:
+            outputs = call(**inputs, return_dict=True)
+        self.forwards += 1
+        return outputs
+
+    def run_own_prefill(self) -> ModelOutput:
+        """The model's own way of reading the prompt, where its class has one."""
+        carry = self.carried
+        with carry.kept.in_place():
+            outputs = bridge.own_prefill(self.plan.model, self.ids, self.config, carry.kwargs)
+        self._width = self.ids.shape[1]
+        self.forwards += 1
+        return outputs
+
+    def hold(self, outputs: ModelOutput) -> None:
+        """Keeps the outputs of the prompt for the first `forward()`."""
+        self._ready = outputs
+
+    def expand(self, count: int) -> None:
+        """Repeats each row `count` times: ids, carried inputs, cache, and the held outputs of the prompt."""
+        self.rows_per_prompt *= count
+        if count == 1:
+            return
+        rows, width = self.ids.shape[0], self._width
+        self.ids = self.plan.family.expand(self.plan.model, self.carried, self.ids, count)
+        if self._ready is not None:
+            self._ready = _repeat(self._ready, count, rows, width)
+        self._open_books()
+
+    def result(self, otherwise: Finish) -> Result:
+        """What the run has come to so far; rows that are live get `otherwise` as their ending."""
+        carry = self.carry
+        return Result(
+            sequences=self.ids,
+            prompt_length=self.prompt_length,
+            finishes=tuple(finish or otherwise for finish in self.finishes),
+            steps=self.steps,
+            forwards=self.forwards,
+            cache=carry.cache if carry is not None and self.plan.returns_cache else None,
+        )
+
+    def release(self) -> None:
+        """Lets go of the cache and of everything else that is large."""
+        if self.carry is not None:
+            self.carry.kept.leave_with(self.carry.cache if self.plan.returns_cache else None)
+        self.carry = self._ready = self._outputs = self._logits = self._scores = self._history = None
+
+    def _next_inputs(self) -> dict[str, Any]:
+        return self.plan.family.step_inputs(self.plan.model, self.carried, self.ids)
+
+    @property
+    def carried(self) -> Carry:
+        """What the run carries from a forward to the next."""
+        if self.carry is None:
+            raise RuntimeError("The run is over; its cache has been let go.")
+        return self.carry
+
+
+def _width(inputs: dict[str, Any], prefix: str) -> int:
+    """How many positions a forward covers."""
+    for name in (prefix + "input_ids", "inputs_embeds"):
+        if inputs.get(name) is not None:
+            return int(inputs[name].shape[1])
+    return 1
+
+
+def _of_this_step(outputs: Any) -> Any:
+    """A model's output without its cache, and with the last position's logits only."""
+    for name in bridge.STATE_NAMES:
+        if name in outputs:
+            OrderedDict.__delitem__(outputs, name)  # a ModelOutput refuses to lose fields by itself
+            object.__setattr__(outputs, name, None)
+    if outputs.logits.shape[1] > 1:
+        outputs.logits = outputs.logits[:, -1:].clone()
+    return outputs
+
+
+def _repeat(value: Any, count: int, rows: int, width: int) -> Any:
+    """A model's output with each row repeated, field by field; what has no rows is left alone."""
+    if isinstance(value, torch.Tensor):
+        if value.ndim and value.shape[0] == rows:
+            return value.repeat_interleave(count, dim=0)
+        if value.ndim and value.shape[0] == rows * width:  # rows and positions in one dimension, as routers give
+            apart = value.reshape(rows, width, *value.shape[1:])
+            return apart.repeat_interleave(count, dim=0).flatten(0, 1)
+        return value
+    if hasattr(value, "keys"):
+        held = {k: v if k in bridge.STATE_NAMES else _repeat(v, count, rows, width) for k, v in value.items()}
+        return type(value)(**held)
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return type(value)(_repeat(item, count, rows, width) for item in value)
+    return value

@@ -1,0 +1,236 @@
+"""What users iterate."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from unspool.errors import SinkError
+from unspool.records import Event, Finish, FinishReason, Opening, Result, Step, TextChunk
+
+if TYPE_CHECKING:
+    from unspool.pipeline import Run
+    from unspool.sinks.base import Sink
+
+__all__ = ["Stream"]
+
+
+class Stream(Iterator[Step]):
+    """A generation that is under way: pull a step, look at it, pull the next.
+
+    Nothing runs before the first `next()`, and nothing runs between two. Leaving early costs nothing more:
+    `break`, `close()`, the end of a `with` block and any exception free the cache and close the sinks.
+
+    Example:
+        >>> from unspool import generate_stream
+        >>> model, ids = tiny_model(), torch.tensor([[5, 6, 7]])
+        >>> with generate_stream(model, ids, max_new_tokens=3, do_sample=False) as stream:
+        ...     for step in stream:
+        ...         print(step.index, tuple(step.tokens.shape), tuple(step.logits.shape))
+        0 (1,) (1, 160)
+        1 (1,) (1, 160)
+        2 (1,) (1, 160)
+        >>> stream.result.finishes[0].reason.name
+        'MAX_LENGTH'
+    """
+
+    def __init__(self, run: Run, sinks: Iterable[Sink] = ()) -> None:
+        self._run = run
+        self._sinks = _Sinks(sinks)
+        self._events = _drive(run, self._sinks)
+        self._ended = False
+        self._leave = False
+
+    def __next__(self) -> Step:
+        """The next step.
+
+        Raises:
+            StopIteration: All rows have ended, or the stream was closed.
+        """
+        while True:
+            event = self._next_event()
+            if isinstance(event, Step):
+                return event
+
+    def events(self) -> Iterator[Event]:
+        """All events: prefill progress as well as steps."""
+        while True:
+            try:
+                event = self._next_event()
+            except StopIteration:
+                return
+            yield event
+
+    def text(self, tokenizer: Any = None, *, skip_special_tokens: bool = True) -> Iterator[TextChunk]:
+        """The text as it comes, row by row, with the ids and logprobs it was made from.
+
+        Text that may yet turn out to be a stop string is held until that is known.
+
+        Args:
+            tokenizer: The model's tokenizer; by default the one that the call was given.
+            skip_special_tokens: Whether special tokens have no text.
+
+        Yields:
+            A chunk whenever a row has new text, and one with `finish` set when it ends.
+
+        Raises:
+            ArgumentError: There is no tokenizer.
+        """
+        from unspool.text import text_chunks
+
+        return text_chunks(
+            self.events(),
+            self._opening,
+            tokenizer if tokenizer is not None else self._run.plan.request.tokenizer,
+            skip_special_tokens=skip_special_tokens,
+            get_finishes=lambda: None if self.result is None else self.result.finishes,
+        )
+
+    def to(self, *sinks: Sink) -> Result:
+        """Runs the stream to its end into some sinks.
+
+        Returns:
+            The result.
+        """
+        self._sinks.add(sinks)
+        for _ in self.events():
+            pass
+        result = self.result
+        assert result is not None  # a run that reached its end has a state
+        return result
+
+    @property
+    def result(self) -> Result | None:
+        """What the run has come to: complete after its end, partial before and after leaving it.
+
+        None before the prompt has been read. Rows that are still live are given as stopped.
+        """
+        run = self._run
+        if run.result is not None or run.state is None:
+            return run.result
+        return run.state.result(Finish(FinishReason.STOPPED))
+
+    def close(self) -> None:
+        """Leaves the stream: closes the sinks and frees the cache. Safe to call twice, and from another thread.
+
+        From another thread, while a step is being made, the stream is left when that step is done.
+        """
+        self._leave = True
+        try:
+            self._events.close()
+        except ValueError:  # it is running now, in another thread, which will see the flag
+            return
+        self._ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and not self._ended:
+            self._leave_with(error)
+        self.close()
+
+    def _next_event(self) -> Event:
+        if self._leave:
+            self.close()
+            raise StopIteration
+        try:
+            return next(self._events)
+        except BaseException:
+            self._ended = True
+            raise
+
+    def _leave_with(self, error: BaseException) -> None:
+        """Ends the run with an error of the consumer's, so that sinks learn of it."""
+        try:
+            self._events.throw(error)
+        except BaseException as raised:
+            if raised is not error and not isinstance(raised, StopIteration):
+                raise
+
+    def _opening(self) -> Opening | None:
+        return self._run.opening()
+
+
+class _Sinks:
+    """The sinks of a stream: opened before the first event, closed once."""
+
+    def __init__(self, sinks: Iterable[Sink]) -> None:
+        self._sinks: list[Sink] = []
+        self._opening: Opening | None = None
+        self._closed = False
+        self.add(sinks)
+
+    def add(self, sinks: Iterable[Sink]) -> None:
+        for sink in sinks:
+            missing = [name for name in ("open", "take", "close") if not callable(getattr(sink, name, None))]
+            if missing:
+                raise SinkError(f"{sink!r} is not a sink: it has no {' and no '.join(missing)}.")
+            if self._closed or self._opening is not None:
+                raise SinkError(f"{type(sink).__name__} came too late: the stream has begun already.")
+            self._sinks.append(sink)
+
+    def open(self, opening: Opening) -> None:
+        self._opening = opening
+        for sink in self._sinks:
+            sink.open(opening)
+
+    def take(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.take(event)
+
+    @property
+    def opened(self) -> bool:
+        return self._opening is not None
+
+    def close(self, result: Result | None, error: BaseException | None) -> None:
+        """Closes every sink, whatever the others do; the first failure is raised when no other error is on its way."""
+        if self._closed:
+            return
+        self._closed = True
+        failures = []
+        for sink in self._sinks:
+            try:
+                sink.close(result, error)
+            except Exception as failure:
+                failures.append(failure)
+        if failures and error is None:
+            raise failures[0]
+        for failure in failures:
+            if error is not None:
+                error.add_note(f"unspool: a sink failed while closing: {failure!r}")
+
+
+def _drive(run: Run, sinks: _Sinks) -> Generator[Event, Any, None]:
+    """Runs a pipeline into its sinks; whatever happens, they are closed once and the cache is freed."""
+    error: BaseException | None = None
+    try:
+        for event in run.events():
+            if not sinks.opened and (opening := run.opening()) is not None:
+                sinks.open(opening)
+            sinks.take(event)
+            yield event
+    except GeneratorExit:
+        raise
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        _end(run, sinks, error)
+
+
+def _end(run: Run, sinks: _Sinks, error: BaseException | None) -> None:
+    state = run.state
+    if state is not None and run.result is None:
+        run.result = state.result(_ending(error))
+    if state is not None:
+        state.release()
+    sinks.close(run.result, error)
+
+
+def _ending(error: BaseException | None) -> Finish:
+    if error is None:
+        return Finish(FinishReason.STOPPED)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return Finish(FinishReason.INTERRUPTED if interrupted else FinishReason.ERROR, error)
