@@ -325,6 +325,23 @@ def own_prefill(
     return model._prefill(ids, config, kwargs)
 
 
+def media_chunks(
+    model: PreTrainedModel, encoded: Mapping[str, Any] | None, ids: torch.Tensor, size: int
+) -> list[dict[str, Any]]:
+    """The encoded images and videos that each chunk of the prompt takes: the rows of the placeholders in it."""
+    slice_output = getattr(generation_utils, "_slice_mm_encoder_output", None)
+    chunks: list[dict[str, Any]] = [{} for _ in torch.split(ids, size, dim=-1)]
+    for modality, output in (encoded or {}).items():
+        if output is None or slice_output is None:
+            continue
+        here = ids == getattr(model.config, f"{modality}_token_id")
+        rows = here.flatten().cumsum(0).view_as(here) - 1
+        for chunk, mask, wanted in zip(chunks, here.split(size, dim=-1), rows.split(size, dim=-1), strict=True):
+            if mask.any():
+                chunk[modality] = slice_output(output, wanted[mask])
+    return chunks
+
+
 def forward_call(model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]) -> Callable[..., Any]:
     """The model, or its compiled forward where the config, cache and device allow one."""
     if config.compile_config is None and model.device.type == "cpu":

@@ -87,16 +87,24 @@ class DecodingState:
         Raises:
             CriterionError: A processor returned something that is not a score for every row and token.
         """
-        scores = logits.clone() if self.processors else logits
+        if not self.processors:
+            return logits
+        carry = self.carried
+        with carry.kept.in_place() if carry.kept else contextlib.nullcontext():  # guidance runs the model, too
+            scores = self._process(logits.clone())
+        self._scores = scores
+        return scores
+
+    def _process(self, scores: torch.Tensor) -> torch.Tensor:
+        shape = scores.shape
         for processor in self.processors:
             scores = processor(self.ids, scores)
-            if not isinstance(scores, torch.Tensor) or scores.shape != logits.shape:
+            if not isinstance(scores, torch.Tensor) or scores.shape != shape:
                 given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else repr(scores)
                 raise CriterionError(
                     f"The logits processor {type(processor).__name__} must return scores of shape "
-                    f"{tuple(logits.shape)}; it returned {given}."
+                    f"{tuple(shape)}; it returned {given}."
                 )
-        self._scores = scores
         return scores
 
     def draw(self, scores: torch.Tensor) -> torch.Tensor:

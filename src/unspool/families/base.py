@@ -136,6 +136,7 @@ class Family:
         if bridge.CACHE in outputs and outputs[bridge.CACHE] is not None:
             carry.kwargs[bridge.CACHE] = outputs[bridge.CACHE]
         moving = {self.prefix + "attention_mask", self.prefix + "position_ids", "inputs_embeds", "labels"}
+        moving |= set(bridge.PREFILL_ONLY)
         fixed = {k: v for k, v in carry.kwargs.items() if k not in moving and v is not None}
         for key in _TOKEN_TYPES:
             if key in fixed and not self.prefix:

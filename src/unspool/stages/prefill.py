@@ -76,19 +76,22 @@ def _in_chunks(plan: Plan, inputs: ModelInputs, state: DecodingState, size: int)
     if carry.kwargs.get(name) is None:
         raise CacheError("prefill_chunk_size needs a cache to put the chunks in; leave out use_cache=False.")
     raw = [key for key in bridge.PREFILL_ONLY if key != "mm_encoder_outputs" and carry.kwargs.get(key) is not None]
-    chunks = torch.split(state.ids[:, -(inputs.only_last or 0) :], size, dim=-1)
+    ids = state.ids[:, -(inputs.only_last or 0) :]
+    chunks = torch.split(ids, size, dim=-1)
     if raw and len(chunks) > 1:
         raise UnsupportedError(f"prefill_chunk_size can't split {', '.join(raw)}; leave it out for this input.")
-    whole = dict(carry.kwargs)
-    start = inputs.reused
-    for ids in chunks:
-        stop = start + ids.shape[1]
+    media = bridge.media_chunks(plan.model, carry.kwargs.pop("mm_encoder_outputs", None), ids, size)
+    whole, start = dict(carry.kwargs), inputs.reused
+    for chunk, encoded in zip(chunks, media, strict=True):
+        stop = start + chunk.shape[1]
         carry.kwargs = {**carry.kwargs, **_up_to(whole, start, stop)}
-        made = plan.model.prepare_inputs_for_generation(ids, is_first_iteration=True, **carry.kwargs)
+        made = plan.model.prepare_inputs_for_generation(chunk, is_first_iteration=True, **carry.kwargs)
+        if encoded:
+            made["mm_encoder_outputs"] = encoded
         outputs = state.run(made, decoding=True)  # chunks are compiled, as steps are
         carry.kwargs[name] = outputs[bridge.CACHE if bridge.CACHE in outputs else name]
         start = stop
-        yield outputs, ids.shape[1]
+        yield outputs, chunk.shape[1]
     carry.kwargs = {**carry.kwargs, **{key: whole[key] for key in _up_to(whole, 0, 0)}}
 
 
