@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers import Cache
+
+from unspool import cache as caches
+from unspool.errors import ArgumentError, UnsupportedError
 from unspool.pipeline import Pipeline
-from unspool.plan import Request
-from unspool.records import PrefillProgress
+from unspool.plan import Plan, Request
+from unspool.records import Finish, FinishReason, Prefilled, PrefillProgress, Result
 from unspool.sinks.base import Sink
 from unspool.sinks.collect import CollectSink
+from unspool.state import DecodingState
 from unspool.stream import Stream
 
 if TYPE_CHECKING:
-    import torch
     from transformers import GenerationConfig, PreTrainedModel
 
     from unspool.decoding.registry import DecodingMethod
@@ -136,3 +141,69 @@ def generate(model: PreTrainedModel, inputs: torch.Tensor | None = None, *args: 
     sinks = [*kwargs.pop("sinks", ()), collect]
     generate_stream(model, inputs, *args, sinks=sinks, **kwargs).to()
     return collect.output
+
+
+def prefill(
+    model: PreTrainedModel,
+    inputs: torch.Tensor | None = None,
+    *,
+    prefill_chunk_size: int | None = None,
+    on_progress: Callable[[PrefillProgress], Any] | None = None,
+    **kwargs: Any,
+) -> Prefilled:
+    """Reads a prompt into a cache, all but its last token, without generating anything.
+
+    The last token is left out because a model only says what comes next when it reads a token: whoever continues
+    from the cache gives the whole prompt again, and only what the cache doesn't hold is read.
+
+    Args:
+        model: A decoder-only model.
+        inputs: The prompt: ids `(batch, length)`. May be given as `input_ids=` or `inputs_embeds=` instead.
+        prefill_chunk_size: Read it in chunks of this many tokens.
+        on_progress: Called with the progress before the first chunk and after each.
+        **kwargs: As for `generate_stream`; a cache given as `cache` is extended.
+
+    Returns:
+        The cache and its length.
+
+    Raises:
+        ArgumentError: There is no prompt, or an argument is wrong.
+        UnsupportedError: The model has an encoder, or no cache.
+
+    Example:
+        >>> model, ids = tiny_model(), torch.tensor([[5, 6, 7, 8, 9]])
+        >>> ready = prefill(model, ids)
+        >>> ready.length
+        4
+        >>> stream = generate_stream(model, ids, cache=ready.cache, max_new_tokens=2)
+        >>> next(stream).positions
+        range(4, 5)
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedError("prefill is for decoder-only models; of an encoder, keep the `encoder_outputs`.")
+    name = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "input_ids"
+    prompt = kwargs.pop(name, None) if inputs is None else inputs
+    if prompt is None or prompt.ndim < 2 or prompt.shape[1] < 2:
+        raise ArgumentError(f"{name} must hold at least two tokens a row, since all but the last are read.")
+    kwargs = {key: _all_but_last(value, prompt.shape[1]) for key, value in kwargs.items()}
+    settings = {"max_new_tokens": 1, "prefill_chunk_size": prefill_chunk_size, name: prompt[:, :-1]}
+    run = Pipeline(decode=_nothing).start(Request(model=model, kwargs={**kwargs, **settings}))
+    for event in run.events():
+        if on_progress is not None and isinstance(event, PrefillProgress):
+            on_progress(event)
+    state = run.state
+    cache = None if state is None else state.carried.cache
+    if not isinstance(cache, Cache):
+        raise UnsupportedError(f"{type(model).__name__} keeps no cache that could be continued from.")
+    caches.free_growth(cache)
+    return Prefilled(cache, prompt.shape[1] - 1)
+
+
+def _all_but_last(value: Any, length: int) -> Any:
+    along_prompt = isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[1] >= length
+    return value[:, :-1] if along_prompt else value
+
+
+def _nothing(plan: Plan, state: DecodingState) -> Generator[Any, Any, Result]:
+    return state.result(Finish(FinishReason.STOPPED))
+    yield

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicLayer
 
 from unspool.errors import CacheError
 
-__all__ = ["GrowingLayer", "can_expand", "crop", "expand", "grow_in_place", "is_recurrent", "length"]
+__all__ = ["GrowingLayer", "can_expand", "crop", "expand", "free_growth", "grow_in_place", "is_filled", "is_recurrent", "length"]
 
 _SPARE = 64  # positions; the least room that is added at once
 
@@ -88,11 +88,31 @@ def grow_in_place(cache: Any, limit: int | None) -> None:
     ]
 
 
+def free_growth(cache: Any) -> None:
+    """Lifts the limit on how far a cache's layers may grow, for one that outlives the run that made it."""
+    for part in _parts(cache):
+        for layer in part.layers:
+            if isinstance(layer, GrowingLayer):
+                layer.limit = None
+
+
 def length(cache: Any) -> int:
     """How many positions a cache holds; 0 for one that keeps no count (None, or recurrent state only)."""
     if not isinstance(cache, Cache) or is_recurrent(cache):
         return 0
     return int(cache.get_seq_length())
+
+
+def is_filled(cache: Any) -> bool:
+    """Whether a cache holds anything yet."""
+    if isinstance(cache, EncoderDecoderCache):
+        return is_filled(cache.self_attention_cache)
+    if not isinstance(cache, Cache):
+        return False
+    if is_recurrent(cache):
+        states = [layer.has_previous_state for layer in cache.layers]
+        return any(any(state.values()) if isinstance(state, dict) else bool(state) for state in states)
+    return length(cache) > 0
 
 
 def is_recurrent(cache: Any) -> bool:

@@ -23,6 +23,7 @@ __all__ = [
     "FinishReason",
     "Opening",
     "PrefillProgress",
+    "Prefilled",
     "Result",
     "Step",
     "TextChunk",
@@ -69,6 +70,19 @@ class PrefillProgress:
     done: int
     total: int
     reused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A prompt that has been read, all but its last token.
+
+    Attributes:
+        cache: The cache. Give it to `generate_stream` with the whole prompt, or a longer one that begins with it.
+        length: Positions in the cache.
+    """
+
+    cache: Any
+    length: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unspool import bridge
+from unspool import afresh, bridge
 from unspool.endings import Endings
 from unspool.errors import CriterionError
 from unspool.records import Finish, Result, Step
@@ -188,6 +188,8 @@ class DecodingState:
         if count == 1:
             return
         rows, width = self.ids.shape[0], self._width
+        if self._ready is not None:
+            self.plan.family.take_cache(self.carried, self._ready)
         self.ids = self.plan.family.expand(self.plan.model, self.carried, self.ids, count)
         if self._ready is not None:
             self._ready = _repeat(self._ready, count, rows, width)
@@ -207,6 +209,7 @@ class DecodingState:
 
     def release(self) -> None:
         """Lets go of the cache and of everything else that is large."""
+        afresh.end(self.plan.processors)
         if self.carry is not None:
             self.carry.kept.leave_with(self.carry.cache if self.plan.returns_cache else None)
         self.carry = self._ready = self._outputs = self._logits = self._scores = self._history = None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from transformers import Cache
 
-from unspool import bridge, cache
+from unspool import bridge
+from unspool import cache as caches
 from unspool.kept import KeptState
 
 if TYPE_CHECKING:
@@ -100,25 +101,29 @@ class Family:
         if carry.position is not None:
             carry.position = carry.position + 1
 
+    def take_cache(self, carry: Carry, outputs: ModelOutput) -> None:
+        """Takes up the cache that the prompt's forward returned, which a model may have made or wrapped anew."""
+        for name in bridge.STATE_NAMES:
+            if isinstance(outputs.get(name), Cache):
+                carry.kwargs[name] = outputs[name]
+
     def expand(self, model: PreTrainedModel, carry: Carry, ids: torch.Tensor, count: int) -> torch.Tensor:
         """Repeats each row of everything that is carried `count` times; returns the repeated ids."""
         rows = ids.shape[0]
         found = carry.state()
         rest = {k: v for k, v in carry.kwargs.items() if found is None or k != found[0]}
-        if carry.kwargs.get("use_cache"):
+        if found is not None and caches.is_filled(found[1]):  # the prompt has been read
+            caches.expand(found[1], count, rows)
             rest = {k: v for k, v in rest.items() if k not in bridge.PREFILL_ONLY and k != "inputs_embeds"}
         ids, rest = bridge.expand_inputs(model, ids, count, rest)
-        if found is not None:
-            cache.expand(found[1], count, rows)
-            rest[found[0]] = found[1]
-        carry.kwargs = rest
+        carry.kwargs = rest if found is None else {**rest, found[0]: found[1]}
         carry.kept.reorder(torch.arange(rows).repeat_interleave(count), rows)
         return ids
 
     def can_expand_later(self, model: PreTrainedModel, carry: Carry) -> bool:
         """Whether rows can be repeated after the prompt has been read, instead of before."""
         found = carry.state()
-        return bool(carry.kwargs.get("use_cache")) and found is not None and cache.can_expand(found[1])
+        return bool(carry.kwargs.get("use_cache")) and found is not None and caches.can_expand(found[1])
 
     def takes_direct_path(self, model: PreTrainedModel, carry: Carry) -> bool:
         """Whether the inputs of a step are known without asking the model's hooks."""

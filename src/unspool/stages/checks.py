@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from unspool import bridge
+from unspool import cache as caches
 from unspool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
 _ABLE_TO_SHOW_ATTENTION = {"eager", "flex_attention"}
+_FALLS_BACK_TO_EAGER = {"falcon", "minimax"}  # their modules compute attentions apart when these are asked for
 _MEDIA = ("pixel", "input_features", "input_values", "image", "video", "audio", "mm_encoder_outputs")
 
 
@@ -64,7 +66,7 @@ def stop_strings(config: GenerationConfig, tokenizer: Any) -> None:
 def attentions(model: PreTrainedModel, config: GenerationConfig) -> None:
     """Attentions are only asked of an implementation that can give them."""
     unable = bridge.attention_implementations(model) - _ABLE_TO_SHOW_ATTENTION
-    if config.output_attentions and unable:
+    if config.output_attentions and unable and model.config.model_type not in _FALLS_BACK_TO_EAGER:
         raise ArgumentError(
             f"output_attentions=True can't be had with attn_implementation={sorted(unable)[0]!r}, which doesn't keep "
             f"attention weights. Call model.set_attn_implementation('eager') first."
@@ -88,7 +90,9 @@ def prompt(
                 f"The prompt is empty: input_ids has shape {tuple(ids.shape)}. Give at least one token a row, "
                 f"or leave input_ids out to start from bos_token_id."
             )
-        _mask(ids, kwargs.get("attention_mask"), continued=kwargs.get(bridge.cache_name(model)) is not None)
+        held = kwargs.get(bridge.cache_name(model))
+        _mask(ids, kwargs.get("attention_mask"), continued=held is not None)
+        _past(model, ids, kwargs.get("attention_mask"), held)
     elif embeds is None and not _has_other_input(model, inputs, kwargs) and config.bos_token_id is None:
         raise ArgumentError("No prompt was given, and bos_token_id, which would stand in for it, is not set.")
     decoder = kwargs.get("decoder_input_ids") if model.config.is_encoder_decoder else ids
@@ -138,6 +142,16 @@ def _mask(ids: torch.Tensor, mask: torch.Tensor | None, *, continued: bool) -> N
     if not fits:
         raise ArgumentError(
             f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(ids.shape)}; they must be the same."
+        )
+
+
+def _past(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None, cache: Any) -> None:
+    past = 0 if cache is None else caches.length(cache)
+    whole = mask is None or mask.shape == ids.shape
+    if whole and past > ids.shape[1] and not bridge.overrides(model, "prepare_inputs_for_generation"):
+        raise ArgumentError(
+            f"The cache holds {past} positions, but the prompt only {ids.shape[1]}. Give the whole conversation as "
+            f"input_ids, or only its new part together with an attention_mask over all of it."
         )
 
 

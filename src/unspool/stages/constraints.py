@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unspool import bridge
+from unspool import afresh, bridge
 from unspool.ambient import without_gradients
 from unspool.endings import reads_scores
 from unspool.plan import Constraints, ModelInputs, Plan
@@ -22,6 +22,7 @@ def constraints(plan: Plan, inputs: ModelInputs) -> Generator[Any, Any, Constrai
     Yields nothing.
     """
     request, config = plan.request, inputs.config
+    afresh.begin(plan.processors)
     processors = bridge.logits_processors(
         plan.model,
         config,

@@ -90,8 +90,8 @@ def _with_past(plan: Plan, made: ModelInputs) -> ModelInputs:
     if covered != length:  # only what is new was given
         return replace(made, reused=past, offset=past if covered > length else 0)
     only_last = length - past
-    if past and only_last <= 0:
-        caches.crop(held, past - length + 1)
+    if past and only_last == 0:  # the last token is read once more, for what comes after it
+        caches.crop(held, 1)
         past, only_last = length - 1, 1
     return replace(made, reused=past, only_last=only_last)
 

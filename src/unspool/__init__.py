@@ -1,0 +1,66 @@
+"""Generation with Hugging Face transformers as a stream of steps.
+
+```python
+from unspool import generate_stream
+
+for step in generate_stream(model, **tokenizer("Hello", return_tensors="pt"), max_new_tokens=20):
+    print(step.tokens, step.logprobs)
+```
+
+Names are imported when they are first used, so that `import unspool` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unspool.api import generate, generate_stream, prefill
+    from unspool.decoding.registry import decoding_method
+    from unspool.families.registry import register_family
+    from unspool.pipeline import Pipeline
+    from unspool.records import Finish, FinishReason, Opening, PrefillProgress, Result, Step, TextChunk
+    from unspool.stream import Stream
+
+__all__ = [
+    "Finish",
+    "FinishReason",
+    "Opening",
+    "Pipeline",
+    "PrefillProgress",
+    "Result",
+    "Step",
+    "Stream",
+    "TextChunk",
+    "decoding_method",
+    "generate",
+    "generate_stream",
+    "prefill",
+    "register_family",
+]
+
+_HOMES = {
+    "unspool.api": ("generate", "generate_stream", "prefill"),
+    "unspool.decoding.registry": ("decoding_method",),
+    "unspool.families.registry": ("register_family",),
+    "unspool.pipeline": ("Pipeline",),
+    "unspool.records": ("Finish", "FinishReason", "Opening", "PrefillProgress", "Result", "Step", "TextChunk"),
+    "unspool.stream": ("Stream",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("unspool")
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(home), name)
+            return value
+    raise AttributeError(f"module 'unspool' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,26 @@
+"""Sinks: where the events of a stream can go. Anything with the three methods of `Sink` is one."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unspool.sinks.base import Sink
+    from unspool.sinks.collect import CollectSink
+    from unspool.sinks.text import TextSink
+
+__all__ = ["CollectSink", "Sink", "TextSink"]
+
+_HOMES = {"CollectSink": "collect", "Sink": "base", "TextSink": "text"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
