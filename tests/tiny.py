@@ -10,7 +10,9 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 PAD, BOS, EOS, START, VOCAB = 0, 1, 2, 3, 160
-SMALL = dict(vocab_size=VOCAB, pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS)
+SMALL = dict(
+    vocab_size=VOCAB, pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, tie_word_embeddings=False
+)
 LLAMA = dict(
     hidden_size=32,
     intermediate_size=64,

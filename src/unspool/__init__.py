@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
     from unspool.pipeline import Pipeline
-    from unspool.records import Finish, FinishReason, Opening, PrefillProgress, Result, Step, TextChunk
+    from unspool.records import Finish, FinishReason, Opening, Prefilled, PrefillProgress, Result, Step, TextChunk
     from unspool.stream import Stream
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Opening",
     "Pipeline",
     "PrefillProgress",
+    "Prefilled",
     "Result",
     "Step",
     "Stream",
@@ -45,7 +46,16 @@ _HOMES = {
     "unspool.decoding.registry": ("decoding_method",),
     "unspool.families.registry": ("register_family",),
     "unspool.pipeline": ("Pipeline",),
-    "unspool.records": ("Finish", "FinishReason", "Opening", "PrefillProgress", "Result", "Step", "TextChunk"),
+    "unspool.records": (
+        "Finish",
+        "FinishReason",
+        "Opening",
+        "PrefillProgress",
+        "Prefilled",
+        "Result",
+        "Step",
+        "TextChunk",
+    ),
     "unspool.stream": ("Stream",),
 }
 

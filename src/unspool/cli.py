@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -162,7 +163,7 @@ def generate(
         from unspool.api import generate_stream
         from unspool.sinks import TextSink
 
-        with generate_stream(loaded, **inputs, tokenizer=tokenizer, **settings) as stream:
+        with _quietly(), generate_stream(loaded, **inputs, tokenizer=tokenizer, **settings) as stream:
             stream.to(TextSink(sys.stdout))
 
 
@@ -178,26 +179,28 @@ def load_model(
         dtype: The type of the weights: the name of one, or `"auto"`.
 
     Raises:
-        ArgumentError: There is no such file, or no model was named and SmolLM2 is not installed.
+        ArgumentError: There is no such file, device or dtype, or no model was named and SmolLM2 is not installed.
         OSError: There is no such model.
     """
     source = model or _smollm2()
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ArgumentError(f"dtype={dtype!r} is not a type of torch; float32, bfloat16 or float16 would do.")
     where: dict[str, Any] = {"pretrained_model_name_or_path": source}
     if source.endswith(".gguf"):
         where = _gguf(Path(source))
-    with _read_once() if "gguf_file" in where else contextlib.nullcontext():
+    with _quietly(), _read_once() if "gguf_file" in where else contextlib.nullcontext():
         config = AutoConfig.from_pretrained(**where)
         tokenizer = AutoTokenizer.from_pretrained(**where)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         loaded = auto.from_pretrained(**where, config=config, dtype=dtype)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return loaded.to(device or accelerator or "cpu").eval(), tokenizer
+    try:
+        return loaded.to(device or accelerator or "cpu").eval(), tokenizer
+    except (AssertionError, RuntimeError) as error:
+        raise ArgumentError(f"The model can't be put on device={device!r}: {error}") from error
 
 
 def _smollm2() -> str:
@@ -270,6 +273,24 @@ def _say_what_has_no_effect(settings: dict[str, Any], model: PreTrainedModel) ->
     if idle:
         options = ", ".join("--" + name.replace("_", "-") for name in idle)
         typer.echo(f"unspool: without --do-sample these change nothing: {options}", err=True)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without transformers' advice and progress bars, which are for people who write programs with it."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from unspool import stages
+from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request
 from unspool.records import Event, Opening, Result
 from unspool.state import DecodingState
@@ -32,6 +33,7 @@ class Pipeline:
 
     Example:
         >>> from unspool import stages
+from unspool.own_loop import run_own_loop
         >>> def with_note(plan, inputs):
         ...     made = yield from stages.constraints(plan, inputs)
         ...     print(len(made.criteria), "criteria")
@@ -65,6 +67,7 @@ class Run:
         constraints: What shapes and ends the output; None before stage 3 is over.
         state: The decoding state; None before stage 4 is over.
         result: What the run came to; None before it is over.
+        first_opening: What sinks are told when the model's own loop prepares the inputs.
     """
 
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
@@ -74,11 +77,15 @@ class Run:
         self.constraints: Constraints | None = None
         self.state: DecodingState | None = None
         self.result: Result | None = None
+        self.first_opening: Opening | None = None
 
     def events(self) -> Generator[Event, Any, Result]:
         """Runs the remaining four stages, yielding what they yield."""
         stage, plan = self._pipeline, self.plan
         yield from self._early
+        if plan.own_loop:
+            self.result = yield from _named("own loop", run_own_loop(plan, self))
+            return self.result
         self.made = yield from _named("inputs", stage.inputs(plan))
         self.constraints = yield from _named("constraints", stage.constraints(plan, self.made))
         self.state = yield from _named("prefill", stage.prefill(plan, self.made, self.constraints))
@@ -89,7 +96,7 @@ class Run:
         """What sinks are told before the first event; None until the inputs are settled."""
         made, plan = self.made, self.plan
         if made is None:
-            return None
+            return self.first_opening
         count = plan.rows_per_prompt
         encoder = made.kwargs.get("encoder_outputs")
         return Opening(

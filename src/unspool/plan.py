@@ -61,6 +61,7 @@ class Plan:
         default_max_length: Whether no maximum length was asked for.
         default_min_length: Whether no minimum length was asked for.
         returns_cache: Whether the result holds the cache.
+        own_loop: Whether the model's class has a loop of its own, which is run as it is around ours.
     """
 
     request: Request
@@ -76,6 +77,7 @@ class Plan:
     default_max_length: bool
     default_min_length: bool
     returns_cache: bool
+    own_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,6 +195,7 @@ class Result:
         steps: Steps made.
         forwards: Forwards of the model, prefill included.
         cache: The cache, if the run returns one (`return_dict_in_generate=True`, or a cache given by the caller).
+        output: What the model's own `generate` made of it, for models that have a loop of their own; else None.
     """
 
     sequences: torch.Tensor
@@ -203,6 +204,7 @@ class Result:
     steps: int
     forwards: int
     cache: Any = None
+    output: Any = None
 
     @property
     def tokens(self) -> torch.Tensor:

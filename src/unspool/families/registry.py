@@ -50,9 +50,11 @@ def registered_family(model: PreTrainedModel) -> Family | None:
     return next((family for matches, family in reversed(_registered) if matches(model)), None)
 
 
+def template_of(model: PreTrainedModel) -> Family:
+    """The template that fits a model's config."""
+    return _ENCODER_DECODER if model.config.is_encoder_decoder else _DECODER_ONLY
+
+
 def family_of(model: PreTrainedModel) -> Family:
     """The family of a model: a registered one, or the template that fits its config."""
-    found = registered_family(model)
-    if found is not None:
-        return found
-    return _ENCODER_DECODER if model.config.is_encoder_decoder else _DECODER_ONLY
+    return registered_family(model) or template_of(model)

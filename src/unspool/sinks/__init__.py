@@ -16,10 +16,10 @@ _HOMES = {"CollectSink": "collect", "Sink": "base", "TextSink": "text"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return value
+    if name in _HOMES:
+        value = globals()[name] = getattr(importlib.import_module(f"unspool.sinks.{_HOMES[name]}"), name)
+        return value
+    raise AttributeError(f"module 'unspool.sinks' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

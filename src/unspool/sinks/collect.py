@@ -56,6 +56,9 @@ class CollectSink:
         """Makes the output."""
         if result is None:
             return
+        if result.output is not None:
+            self.output = result.output
+            return
         if not self._opening.config.return_dict_in_generate:
             self.output = result.sequences
             return

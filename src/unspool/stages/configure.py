@@ -49,29 +49,23 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         for which in ("max_length", "min_length")
     }
     config, model_kwargs = bridge.generation_config(model, given, kwargs)
-    checks.known_names(model, model_kwargs)
-    family = _family(model)
+    own_loop = _has_own_loop(model)
     method, decode = _method(request, config)
     _refuse_unsupported(request, config)
-    mode_kwargs = {
-        "assistant_model": request.assistant_model,
-        "tokenizer": request.tokenizer,
-        "assistant_tokenizer": request.assistant_tokenizer,
-    }
-    bridge.validate_mode(
-        model, config, request.assistant_model, {name: value for name, value in mode_kwargs.items() if value is not None}
-    )
     checks.randomness(request.seed, request.generator)
     checks.stop_strings(config, request.tokenizer)
     checks.attentions(model, config)
-    checks.prompt(model, request.inputs, model_kwargs, config, defaults["max_length"])
+    if not own_loop:  # a loop of the model's own takes what its class says
+        checks.known_names(model, model_kwargs)
+        _validate_mode(request, config)
+        checks.prompt(model, request.inputs, model_kwargs, config, defaults["max_length"])
     plan = Plan(
         request=request,
         model=model,
         config=config,
         method=method,
         decode=decode,
-        family=family,
+        family=family_of(model),
         model_kwargs=model_kwargs,
         processors=LogitsProcessorList(request.logits_processor or ()),
         criteria=StoppingCriteriaList(request.stopping_criteria or ()),
@@ -79,6 +73,7 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         default_max_length=defaults["max_length"],
         default_min_length=defaults["min_length"],
         returns_cache=bool(config.return_dict_in_generate) or model_kwargs.get(bridge.cache_name(model)) is not None,
+        own_loop=own_loop,
     )
     return plan
     yield  # makes this a generator, as every stage is
@@ -95,13 +90,32 @@ def _named_cache(model: PreTrainedModel, kwargs: Mapping[str, Any]) -> dict[str,
     return renamed
 
 
-def _family(model: PreTrainedModel) -> Any:
-    if registered_family(model) is None and bridge.has_own_generate(model):
+def _has_own_loop(model: PreTrainedModel) -> bool:
+    """Whether to run the class's own `generate` around our loop.
+
+    Raises:
+        UnsupportedError: It has one, and our loop can't be put into it.
+    """
+    if registered_family(model) is not None or not bridge.has_own_generate(model):
+        return False
+    from unspool.own_loop import can_suspend  # on a higher floor; asked only of these models
+
+    if not can_suspend(model):
         raise UnsupportedError(
             f"{type(model).__name__} has a generation loop of its own, which can't be streamed yet. "
             f"Use `model.generate(...)`, or teach unspool the model with `unspool.register_family`."
         )
-    return family_of(model)
+    return True
+
+
+def _validate_mode(request: Request, config: GenerationConfig) -> None:
+    given = {
+        "assistant_model": request.assistant_model,
+        "tokenizer": request.tokenizer,
+        "assistant_tokenizer": request.assistant_tokenizer,
+    }
+    named = {name: value for name, value in given.items() if value is not None}
+    bridge.validate_mode(request.model, config, request.assistant_model, named)
 
 
 def _method(request: Request, config: GenerationConfig) -> tuple[str, DecodingMethod]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,7 +12,10 @@ from unspool.ambient import without_gradients
 from unspool.endings import reads_scores
 from unspool.plan import Constraints, ModelInputs, Plan
 
-__all__ = ["constraints"]
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, StoppingCriteriaList
+
+__all__ = ["constraints", "keeps_scores", "pad_token", "random_source"]
 
 
 @without_gradients
@@ -35,13 +38,12 @@ def constraints(plan: Plan, inputs: ModelInputs) -> Generator[Any, Any, Constrai
         negative_prompt_attention_mask=request.negative_prompt_attention_mask,
     )
     criteria = bridge.stopping_criteria(plan.model, config, plan.criteria, request.tokenizer)
-    wants_scores = bool(config.return_dict_in_generate and config.output_scores)
     return Constraints(
         processors=processors,
         criteria=criteria,
-        pad_token=_pad(inputs),
-        generator=_generator(plan, inputs.input_ids.device),
-        keeps_scores=wants_scores and any(reads_scores(criterion) for criterion in criteria),
+        pad_token=pad_token(inputs),
+        generator=random_source(plan, inputs.input_ids.device),
+        keeps_scores=keeps_scores(config, criteria),
     )
     yield
 
@@ -53,12 +55,20 @@ def _per_row(plan: Plan, inputs: ModelInputs) -> dict[str, Any]:
     return inputs.kwargs if mask is None else {**inputs.kwargs, name: mask.repeat_interleave(plan.rows_per_prompt, 0)}
 
 
-def _pad(inputs: ModelInputs) -> torch.Tensor | None:
+def pad_token(inputs: ModelInputs) -> torch.Tensor | None:
+    """The id that ended rows hold: the pad id, or else the first end-of-sequence id."""
     pad, eos = (bridge.special_tokens(inputs.config, kind) for kind in ("pad", "eos"))
     chosen = pad if pad is not None else eos[0] if eos is not None else None
     return None if chosen is None else chosen.to(inputs.input_ids.device)
 
 
-def _generator(plan: Plan, device: torch.device) -> torch.Generator | None:
+def keeps_scores(config: GenerationConfig, criteria: StoppingCriteriaList) -> bool:
+    """Whether a criterion is to be shown the scores so far, as transformers does when they are asked for."""
+    asked = bool(config.return_dict_in_generate and config.output_scores)
+    return asked and any(reads_scores(criterion) for criterion in criteria)
+
+
+def random_source(plan: Plan, device: torch.device) -> torch.Generator | None:
+    """The run's own source of randomness, if it was given a seed or a generator."""
     seed = plan.request.seed
     return plan.request.generator if seed is None else torch.Generator(device).manual_seed(seed)

@@ -20,7 +20,7 @@ from unspool.plan import ModelInputs, Plan
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-__all__ = ["inputs"]
+__all__ = ["inputs", "with_past"]
 
 logger = logging.get_logger("transformers.unspool")
 
@@ -67,7 +67,7 @@ def _prepare(plan: Plan, kept: KeptState) -> ModelInputs:
     embedded = name == "inputs_embeds" and not model.config.is_encoder_decoder
     _cache(plan, config, kwargs, ids, tensor if embedded else None)
     kwargs["use_cache"] = config.use_cache
-    return _with_past(plan, ModelInputs(
+    return with_past(plan, ModelInputs(
         input_ids=ids,
         tensor=tensor,
         name=name,
@@ -78,7 +78,7 @@ def _prepare(plan: Plan, kept: KeptState) -> ModelInputs:
     ))
 
 
-def _with_past(plan: Plan, made: ModelInputs) -> ModelInputs:
+def with_past(plan: Plan, made: ModelInputs) -> ModelInputs:
     """Settles which positions are still to be read, when the cache holds some of the prompt already."""
     held = made.kwargs.get(bridge.cache_name(plan.model))
     if held is None or caches.is_recurrent(held):

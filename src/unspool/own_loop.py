@@ -1,0 +1,209 @@
+"""Models whose class wraps the common generation loop in one of its own.
+
+Such a class prepares something (reads an image, cuts sound into windows), calls the common loop, once or many
+times, and makes something of what comes back. Its `generate` is run as it is, with our loop in place of the
+common one by way of transformers' `custom_generate`; while that loop runs, `generate` is suspended at each step
+in a coroutine on the same thread, so that it, too, is pulled one step at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from greenlet import getcurrent, greenlet
+from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
+
+from unspool import bridge, stages
+from unspool import cache as caches
+from unspool.ambient import without_gradients
+from unspool.decoding.registry import find_method
+from unspool.errors import UnsupportedError
+from unspool.families.registry import template_of
+from unspool.kept import KeptState
+from unspool.plan import Constraints, ModelInputs, Plan
+from unspool.records import Event, Finish, FinishReason, Opening, Result
+from unspool.sinks.collect import CollectSink
+from unspool.stages.constraints import keeps_scores, pad_token, random_source
+from unspool.stages.inputs import with_past
+from unspool.state import DecodingState
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+
+    from unspool.pipeline import Run
+
+__all__ = ["can_suspend", "run_own_loop"]
+
+
+def can_suspend(model: PreTrainedModel) -> bool:
+    """Whether the class's own `generate` goes on to call the common one, as far as its source tells."""
+    if bridge.overrides(model, "_sample"):
+        return False
+    owner = next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
+    return ".generate(" in inspect.getsource(owner).split("def generate(", 1)[-1]
+
+
+@without_gradients
+def run_own_loop(plan: Plan, run: Run) -> Generator[Event, Any, Result]:
+    """Runs the model's own `generate`, suspended at every event of the loops inside it.
+
+    Raises:
+        UnsupportedError: It came to its end without calling the common loop.
+    """
+    body = _Body(plan, run)
+    worker = greenlet(body)
+    try:
+        made = worker.switch()
+        while not worker.dead:
+            yield made
+            worker.parent = getcurrent()
+            made = worker.switch()
+    finally:
+        if not worker.dead:
+            worker.parent = getcurrent()
+            worker.throw()
+    if body.state is None:
+        raise UnsupportedError(f"{type(plan.model).__name__}.generate() doesn't use the common loop; it can't be streamed.")
+    sequences = getattr(made, "sequences", made)
+    last = body.state.result(Finish(FinishReason.STOPPED))
+    return replace(last, sequences=sequences if isinstance(sequences, torch.Tensor) else last.sequences, output=made)
+
+
+class _Body:
+    """What runs in the coroutine: the model's `generate`, and our loop inside it."""
+
+    def __init__(self, plan: Plan, run: Run) -> None:
+        self.plan, self.run = plan, run
+        self.state: DecodingState | None = None
+        self._generator = random_source(plan, plan.model.device)
+
+    def __call__(self) -> Any:
+        request = self.plan.request
+        given = {
+            "generation_config": request.generation_config,
+            "logits_processor": self.plan.processors or None,
+            "stopping_criteria": StoppingCriteriaList([*self.plan.criteria, *self._stop_strings()]) or None,
+            "prefix_allowed_tokens_fn": request.prefix_allowed_tokens_fn,
+            "negative_prompt_ids": request.negative_prompt_ids,
+            "negative_prompt_attention_mask": request.negative_prompt_attention_mask,
+        }
+        kwargs = dict(request.kwargs)
+        if self.plan.config.stop_strings is not None:  # the criterion above stands for them
+            kwargs.pop("stop_strings", None)
+            given["generation_config"] = _without_stop_strings(request.generation_config)
+        named = {name: value for name, value in given.items() if value is not None}
+        if request.inputs is not None:
+            named[_first_parameter(self.plan.model)] = request.inputs
+        return self.plan.model.generate(**named, **kwargs, custom_generate=self.loop)
+
+    def loop(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> Any:
+        """The decoding loop that transformers calls once it has prepared the inputs."""
+        model_kwargs.pop("synced_gpus", None)
+        plan = self._inner_plan(model, generation_config, model_kwargs)
+        made = self._inputs(plan, input_ids, model_kwargs)
+        constraints = Constraints(
+            processors=logits_processor,
+            criteria=stopping_criteria,
+            pad_token=pad_token(made),
+            generator=self._generator,
+            keeps_scores=keeps_scores(made.config, stopping_criteria),
+        )
+        count = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
+        opening = Opening(
+            prompt_ids=input_ids,
+            rows_per_prompt=count,
+            config=generation_config,
+            tokenizer=self.plan.request.tokenizer,
+            encoder_outputs=model_kwargs.get("encoder_outputs"),
+            is_encoder_decoder=bool(model.config.is_encoder_decoder),
+        )
+        return self._run_stages(plan, made, constraints, opening)
+
+    def _run_stages(self, plan: Plan, made: ModelInputs, constraints: Constraints, opening: Opening) -> Any:
+        collect = CollectSink()
+        collect.open(opening)
+        if self.run.first_opening is None:
+            self.run.first_opening = opening
+        state = self.run.state = self.state = _hand_on(stages.prefill(plan, made, constraints), collect)
+        state.rows_per_prompt = opening.rows_per_prompt
+        try:
+            collect.close(_hand_on(stages.decode(plan, state), collect), None)
+        finally:
+            state.release()
+        return collect.output
+
+    def _inner_plan(self, model: PreTrainedModel, config: GenerationConfig, kwargs: Mapping[str, Any]) -> Plan:
+        method, decode = find_method(self.plan.request.decoding or bridge.mode(config))
+        returns_cache = bool(config.return_dict_in_generate) or kwargs.get(bridge.cache_name(model)) is not None
+        return replace(
+            self.plan,
+            model=model,
+            config=config,
+            method=method,
+            decode=decode,
+            family=template_of(model),
+            model_kwargs=kwargs,
+            rows_per_prompt=1,  # transformers has repeated the rows already
+            returns_cache=returns_cache,
+        )
+
+    def _inputs(self, plan: Plan, ids: torch.Tensor, kwargs: dict[str, Any]) -> ModelInputs:
+        cache = kwargs.get(bridge.cache_name(plan.model))
+        if cache is not None and not caches.is_filled(cache):
+            caches.grow_in_place(cache, plan.config.max_length)
+        embeds = None if plan.model.config.is_encoder_decoder else kwargs.get("inputs_embeds")
+        made = ModelInputs(
+            input_ids=ids,
+            tensor=ids if embeds is None else embeds,
+            name="input_ids" if embeds is None else "inputs_embeds",
+            kwargs=kwargs,
+            config=plan.config,
+            kept=KeptState(plan.model, cache),
+            offset=0 if embeds is None else embeds.shape[1] - ids.shape[1],
+        )
+        return with_past(plan, made)
+
+    def _stop_strings(self) -> list[StopStringCriteria]:
+        strings = self.plan.config.stop_strings
+        return [] if strings is None else [StopStringCriteria(stop_strings=strings, tokenizer=self.plan.request.tokenizer)]
+
+
+def _hand_on(stage: Generator[Event, Any, Any], collect: CollectSink) -> Any:
+    """Runs a stage, handing each event to whoever pulls and waiting there to be pulled again."""
+    while True:
+        try:
+            event = next(stage)
+        except StopIteration as end:
+            return end.value
+        collect.take(event)
+        parent = getcurrent().parent
+        assert parent is not None  # only the main greenlet has none, and this never runs there
+        parent.switch(event)
+        del event
+
+
+def _without_stop_strings(config: GenerationConfig | None) -> GenerationConfig | None:
+    if config is None:
+        return None
+    changed = copy.copy(config)
+    changed.stop_strings = None
+    return changed
+
+
+def _first_parameter(model: PreTrainedModel) -> str:
+    """What the class's own `generate` calls its main input."""
+    names = [name for name in inspect.signature(model.generate).parameters if name not in ("self", "kwargs", "args")]
+    return names[0] if names else "inputs"
