@@ -10,7 +10,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 import transformers
-from tiny import prompt, tiny_model
+
+from tiny import tiny_model
 
 torch.set_num_threads(2)
 transformers.logging.set_verbosity_error()

@@ -80,6 +80,8 @@ def _same(before: dict[str, Any], now: dict[str, Any]) -> bool:
         if isinstance(value, torch.Tensor):
             if not isinstance(other, torch.Tensor) or value.shape != other.shape or not torch.equal(value, other):
                 return False
-        elif value is not other and not (isinstance(value, (int, float, str, list, dict, set, deque)) and value == other):
+        elif value is not other and not (
+            isinstance(value, (int, float, str, list, dict, set, deque)) and value == other
+        ):
             return False
     return True

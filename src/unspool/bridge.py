@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.utils.generic import ModelOutput
 
-CACHE = "cache" if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters else (
-    "past_key_values"
+CACHE = (
+    "cache"
+    if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+    else ("past_key_values")
 )
 """The keyword under which models take their cache: `cache` in the newest releases, `past_key_values` before."""
 
@@ -107,7 +109,9 @@ def is_model_kwarg(model: PreTrainedModel, name: str, value: Any) -> bool:
     return True
 
 
-def validate_mode(model: PreTrainedModel, config: GenerationConfig, assistant_model: Any, kwargs: dict[str, Any]) -> None:
+def validate_mode(
+    model: PreTrainedModel, config: GenerationConfig, assistant_model: Any, kwargs: dict[str, Any]
+) -> None:
     """Refuses decoding methods that the model's class rules out."""
     model._validate_generation_mode(config.get_generation_mode(assistant_model), config, kwargs)
 
@@ -118,10 +122,12 @@ def special_tokens(config: GenerationConfig, kind: str) -> torch.Tensor | None:
 
 
 def attention_implementations(model: PreTrainedModel) -> set[str]:
-    """The attention implementations in use, over the model's config and those of its parts."""
+    """The attention implementations in use where text is generated, and where an encoder reads it."""
     config = model.config
-    parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))]
-    return {getattr(part, "_attn_implementation", None) or "eager" for part in parts if part is not None}
+    parts = [config.get_text_config(decoder=True)]
+    if config.is_encoder_decoder:
+        parts.append(config.get_text_config(encoder=True))
+    return {getattr(part, "_attn_implementation", None) or "eager" for part in parts}
 
 
 # ------------------------------------------------------------------------------------------------- inputs
@@ -345,18 +351,20 @@ def media_chunks(
 def forward_call(model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]) -> Callable[..., Any]:
     """The model, or its compiled forward where the config, cache and device allow one."""
     if config.compile_config is None and model.device.type == "cpu":
-        return model
+        return cast("Callable[..., Any]", model)
+    call: Callable[..., Any] = model
     if model._valid_auto_compile_criteria(kwargs, config):
-        compiled: Callable[..., Any] = model.get_compiled_call(config.compile_config)
-        return compiled
-    return model
+        call = model.get_compiled_call(config.compile_config)
+    return call
 
 
 def decode_settings(model: PreTrainedModel) -> Callable[[], AbstractContextManager[None]] | None:
     """A context that tunes the model for decoding, to be entered around each forward; None when it would do nothing."""
-    experts = getattr(model, "get_experts_implementation", dict)()
+    experts: Any = getattr(model, "get_experts_implementation", dict)()
     names = experts.values() if isinstance(experts, Mapping) else [experts]
-    return None if model.device.type == "cpu" or "grouped_mm" not in names else model._optimize_model_for_decode
+    if model.device.type == "cpu" or "grouped_mm" not in names:
+        return None
+    return cast("Callable[[], AbstractContextManager[None]]", model._optimize_model_for_decode)
 
 
 def _accepts(function: Callable[..., Any], name: str) -> bool:

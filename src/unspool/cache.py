@@ -16,7 +16,17 @@ from transformers.cache_utils import DynamicLayer
 
 from unspool.errors import CacheError
 
-__all__ = ["GrowingLayer", "can_expand", "crop", "expand", "free_growth", "grow_in_place", "is_filled", "is_recurrent", "length"]
+__all__ = [
+    "GrowingLayer",
+    "can_expand",
+    "crop",
+    "expand",
+    "free_growth",
+    "grow_in_place",
+    "is_filled",
+    "is_recurrent",
+    "length",
+]
 
 _SPARE = 64  # positions; the least room that is added at once
 
@@ -158,14 +168,18 @@ def crop(cache: Cache, count: int) -> None:
     for layer in _parts(cache)[0].layers:
         window = getattr(layer, "sliding_window", None)
         if hasattr(layer, "conv_states"):
-            raise CacheError(f"A cache with a {type(layer).__name__} can't be cut: its state holds no single positions.")
+            raise CacheError(
+                f"A cache with a {type(layer).__name__} can't be cut: its state holds no single positions."
+            )
         if window is not None and layer.get_seq_length() >= window:
             raise CacheError(f"A cache whose sliding window of {window} positions is full can't be cut.")
     cache.crop(-count)
 
 
 def _parts(cache: Cache) -> list[Cache]:
-    return [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else [cache]
+    return (
+        [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else [cache]
+    )
 
 
 def _mark_static(cache: StaticCache) -> None:

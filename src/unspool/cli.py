@@ -232,7 +232,11 @@ def _read_once() -> Iterator[None]:
     for name in names:
         setattr(gguf, name, functools.cache(theirs[name]))
     try:
-        yield
+        with (
+            open(os.devnull, "w") as nowhere,
+            contextlib.redirect_stderr(nowhere),
+        ):  # its progress bar can't be disabled
+            yield
     finally:
         for name in names:
             setattr(gguf, name, theirs[name])
@@ -301,7 +305,7 @@ def _status(text: str) -> Iterator[None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(text):
+    with Console(file=sys.stderr).status(text):  # the one that is there now, whatever stands in for it meanwhile
         yield
 
 

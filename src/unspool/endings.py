@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -69,7 +69,7 @@ class Endings:
             return live, {}
         return live & ~done, {row: self._finish(row, hits, ids) for row in rows}
 
-    def _finish(self, row: int, hits: list[tuple[StoppingCriteria, Hit]], ids: torch.Tensor) -> Finish:
+    def _finish(self, row: int, hits: Sequence[tuple[StoppingCriteria, Hit]], ids: torch.Tensor) -> Finish:
         criterion = next(c for c, hit in hits if hit is True or (isinstance(hit, torch.Tensor) and bool(hit[row])))
         return _describe(criterion, ids[row], self._tokenizer)
 
@@ -80,7 +80,9 @@ def _describe(criterion: StoppingCriteria, ids: torch.Tensor, tokenizer: Any) ->
             return Finish(FinishReason.EOS, int(ids[-1]))
         case StopStringCriteria():
             strings = criterion.stop_strings
-            return Finish(FinishReason.STOP_STRING, strings[0] if len(strings) == 1 else _which(strings, ids, tokenizer))
+            return Finish(
+                FinishReason.STOP_STRING, strings[0] if len(strings) == 1 else _which(strings, ids, tokenizer)
+            )
         case MaxLengthCriteria():
             return Finish(FinishReason.MAX_LENGTH, criterion.max_length)
         case MaxTimeCriteria():

@@ -8,6 +8,7 @@ in a coroutine on the same thread, so that it, too, is pulled one step at a time
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 from collections.abc import Generator, Mapping
@@ -45,7 +46,8 @@ def can_suspend(model: PreTrainedModel) -> bool:
     if bridge.overrides(model, "_sample"):
         return False
     owner = next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
-    return ".generate(" in inspect.getsource(owner).split("def generate(", 1)[-1]
+    calls = (node for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.Call))
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "generate" for call in calls)
 
 
 @without_gradients
@@ -68,7 +70,9 @@ def run_own_loop(plan: Plan, run: Run) -> Generator[Event, Any, Result]:
             worker.parent = getcurrent()
             worker.throw()
     if body.state is None:
-        raise UnsupportedError(f"{type(plan.model).__name__}.generate() doesn't use the common loop; it can't be streamed.")
+        raise UnsupportedError(
+            f"{type(plan.model).__name__}.generate() doesn't use the common loop; it can't be streamed."
+        )
     sequences = getattr(made, "sequences", made)
     last = body.state.result(Finish(FinishReason.STOPPED))
     return replace(last, sequences=sequences if isinstance(sequences, torch.Tensor) else last.sequences, output=made)
@@ -178,7 +182,9 @@ class _Body:
 
     def _stop_strings(self) -> list[StopStringCriteria]:
         strings = self.plan.config.stop_strings
-        return [] if strings is None else [StopStringCriteria(stop_strings=strings, tokenizer=self.plan.request.tokenizer)]
+        return (
+            [] if strings is None else [StopStringCriteria(stop_strings=strings, tokenizer=self.plan.request.tokenizer)]
+        )
 
 
 def _hand_on(stage: Generator[Event, Any, Any], collect: CollectSink) -> Any:

@@ -22,25 +22,25 @@ Stage = Generator[Event, Any, T]
 class Pipeline:
     """The stages of a run, each of which can be replaced by another with the same arguments and result.
 
-    A stage is a generator function: it yields events while it works and returns the record the next one needs.
+        A stage is a generator function: it yields events while it works and returns the record the next one needs.
 
     Attributes:
-        configure: `(Request) -> Plan`. Runs to its end at the call.
-        inputs: `(Plan) -> ModelInputs`.
-        constraints: `(Plan, ModelInputs) -> Constraints`.
-        prefill: `(Plan, ModelInputs, Constraints) -> DecodingState`.
-        decode: `(Plan, DecodingState) -> Result`.
+            configure: `(Request) -> Plan`. Runs to its end at the call.
+            inputs: `(Plan) -> ModelInputs`.
+            constraints: `(Plan, ModelInputs) -> Constraints`.
+            prefill: `(Plan, ModelInputs, Constraints) -> DecodingState`.
+            decode: `(Plan, DecodingState) -> Result`.
 
     Example:
-        >>> from unspool import stages
-from unspool.own_loop import run_own_loop
-        >>> def with_note(plan, inputs):
-        ...     made = yield from stages.constraints(plan, inputs)
-        ...     print(len(made.criteria), "criteria")
-        ...     return made
-        >>> pipeline = Pipeline().replace(constraints=with_note)
-        >>> pipeline.prefill is stages.prefill
-        True
+            >>> from unspool import stages
+    from unspool.own_loop import run_own_loop
+            >>> def with_note(plan, inputs):
+            ...     made = yield from stages.constraints(plan, inputs)
+            ...     print(len(made.criteria), "criteria")
+            ...     return made
+            >>> pipeline = Pipeline().replace(constraints=with_note)
+            >>> pipeline.prefill is stages.prefill
+            True
     """
 
     configure: Callable[[Request], Stage[Plan]] = stages.configure
@@ -67,7 +67,7 @@ class Run:
         constraints: What shapes and ends the output; None before stage 3 is over.
         state: The decoding state; None before stage 4 is over.
         result: What the run came to; None before it is over.
-        first_opening: What sinks are told when the model's own loop prepares the inputs.
+        first_opening: What sinks have been told; None before stage 2 is over.
     """
 
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
@@ -95,11 +95,11 @@ class Run:
     def opening(self) -> Opening | None:
         """What sinks are told before the first event; None until the inputs are settled."""
         made, plan = self.made, self.plan
-        if made is None:
+        if made is None or self.first_opening is not None:
             return self.first_opening
         count = plan.rows_per_prompt
         encoder = made.kwargs.get("encoder_outputs")
-        return Opening(
+        self.first_opening = Opening(
             prompt_ids=made.input_ids.repeat_interleave(count, dim=0),
             rows_per_prompt=count,
             config=made.config,
@@ -107,6 +107,15 @@ class Run:
             encoder_outputs=encoder,
             is_encoder_decoder=bool(plan.model.config.is_encoder_decoder),
         )
+        return self.first_opening
+
+    def release(self) -> None:
+        """Lets go of all that is large; the result stays."""
+        if self.state is not None:
+            self.state.release()
+        if self.first_opening is not None:
+            self.first_opening = replace(self.first_opening, encoder_outputs=None)
+        self.made = self.constraints = None
 
 
 def _named(name: str, stage: Stage[T]) -> Stage[T]:

@@ -7,14 +7,14 @@ on the model's device, and nothing here reads one back unless the reader asks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+    from transformers import GenerationConfig
     from transformers.utils.generic import ModelOutput
 
 __all__ = [
@@ -165,7 +165,7 @@ class Opening:
         rows_per_prompt: Sequences generated for each prompt.
         config: The generation config of the run, with every default filled in.
         tokenizer: The tokenizer given to the call, if any.
-        encoder_outputs: What the encoder gave (one row per sample), for encoder-decoder models.
+        encoder_outputs: What the encoder gave, one row per prompt, for encoder-decoder models.
         is_encoder_decoder: Whether the model has an encoder.
         has_eos: Whether some stopping criterion knows an end-of-sequence id.
     """

@@ -77,7 +77,7 @@ class DecodingState:
         self._ready = None
         family, carry = self.plan.family, self.carried
         family.absorb(self.plan.model, carry, outputs)
-        logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
+        logits: torch.Tensor = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
         self._outputs, self._logits, self._scores = outputs, logits, logits
         return logits
 
@@ -126,7 +126,7 @@ class DecodingState:
         length = self.ids.shape[1] + self._offset
         self.ids = torch.cat([self.ids, tokens[:, None]], dim=-1)
         if self._history is not None:
-            self._history += (self._scores,)  # type: ignore[assignment, operator]
+            self._history += (self._scores,)  # type: ignore[operator]
         was_live = self.live
         self.live, ended = self.endings.ask(self.ids, self._history, was_live)
         for row, finish in ended.items():
@@ -162,7 +162,7 @@ class DecodingState:
         self._width = _width(inputs, self.plan.family.prefix)
         call = carry.call if decoding else self.plan.model
         if carry.kept or (decoding and self._settings is not None):
-            with carry.kept.in_place(), (self._settings() if decoding and self._settings else contextlib.nullcontext()):
+            with carry.kept.in_place(), self._settings() if decoding and self._settings else contextlib.nullcontext():
                 outputs = call(**inputs, return_dict=True)
         else:
             outputs = call(**inputs, return_dict=True)

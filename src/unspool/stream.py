@@ -126,7 +126,9 @@ class Stream(Iterator[Step]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None and not self._ended:
             self._leave_with(error)
         self.close()
@@ -197,9 +199,9 @@ class _Sinks:
                 failures.append(failure)
         if failures and error is None:
             raise failures[0]
-        for failure in failures:
+        for missed in failures:
             if error is not None:
-                error.add_note(f"unspool: a sink failed while closing: {failure!r}")
+                error.add_note(f"unspool: a sink failed while closing: {missed!r}")
 
 
 def _drive(run: Run, sinks: _Sinks) -> Generator[Event, Any, None]:
@@ -224,9 +226,10 @@ def _end(run: Run, sinks: _Sinks, error: BaseException | None) -> None:
     state = run.state
     if state is not None and run.result is None:
         run.result = state.result(_ending(error))
-    if state is not None:
-        state.release()
-    sinks.close(run.result, error)
+    try:
+        sinks.close(run.result, error)
+    finally:
+        run.release()
 
 
 def _ending(error: BaseException | None) -> Finish:

@@ -115,6 +115,8 @@ class Family:
         if found is not None and caches.is_filled(found[1]):  # the prompt has been read
             caches.expand(found[1], count, rows)
             rest = {k: v for k, v in rest.items() if k not in bridge.PREFILL_ONLY and k != "inputs_embeds"}
+        if rest.get("encoder_outputs") is not None:  # expanded in place, and maybe the caller's
+            rest["encoder_outputs"] = type(rest["encoder_outputs"])(**rest["encoder_outputs"])
         ids, rest = bridge.expand_inputs(model, ids, count, rest)
         carry.kwargs = rest if found is None else {**rest, found[0]: found[1]}
         carry.kept.reorder(torch.arange(rows).repeat_interleave(count), rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from unspool import bridge
@@ -72,10 +71,4 @@ class CollectSink:
     def _of_encoder(self) -> dict[str, Any]:
         config, outputs = self._opening.config, self._opening.encoder_outputs
         wanted = {"attentions": config.output_attentions, "hidden_states": config.output_hidden_states}
-        count = self._opening.rows_per_prompt
-        return {f"encoder_{name}": _rows((outputs or {}).get(name), count) for name, asked in wanted.items() if asked}
-
-
-def _rows(values: Any, count: int) -> Any:
-    """The encoder's tensors with one row per sample, where it gave one per prompt."""
-    return values
+        return {f"encoder_{name}": (outputs or {}).get(name) for name, asked in wanted.items() if asked}

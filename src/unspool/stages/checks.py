@@ -138,7 +138,9 @@ def _mask(ids: torch.Tensor, mask: torch.Tensor | None, *, continued: bool) -> N
         return
     if mask.ndim != 2:
         raise ArgumentError(f"attention_mask has shape {tuple(mask.shape)}; it must be 2D, (batch, length).")
-    fits = mask.shape[0] == ids.shape[0] and (mask.shape[1] == ids.shape[1] or (continued and mask.shape[1] > ids.shape[1]))
+    fits = mask.shape[0] == ids.shape[0] and (
+        mask.shape[1] == ids.shape[1] or (continued and mask.shape[1] > ids.shape[1])
+    )
     if not fits:
         raise ArgumentError(
             f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(ids.shape)}; they must be the same."

@@ -45,7 +45,9 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
     given = request.generation_config
     own = model.generation_config
     defaults = {
-        which: all(source is None for source in (kwargs.get(which), getattr(given, which, None), getattr(own, which, None)))
+        which: all(
+            source is None for source in (kwargs.get(which), getattr(given, which, None), getattr(own, which, None))
+        )
         for which in ("max_length", "min_length")
     }
     config, model_kwargs = bridge.generation_config(model, given, kwargs)

@@ -67,15 +67,18 @@ def _prepare(plan: Plan, kept: KeptState) -> ModelInputs:
     embedded = name == "inputs_embeds" and not model.config.is_encoder_decoder
     _cache(plan, config, kwargs, ids, tensor if embedded else None)
     kwargs["use_cache"] = config.use_cache
-    return with_past(plan, ModelInputs(
-        input_ids=ids,
-        tensor=tensor,
-        name=name,
-        kwargs=kwargs,
-        config=config,
-        kept=kept,
-        offset=tensor.shape[1] - ids.shape[1] if embedded else 0,
-    ))
+    return with_past(
+        plan,
+        ModelInputs(
+            input_ids=ids,
+            tensor=tensor,
+            name=name,
+            kwargs=kwargs,
+            config=config,
+            kept=kept,
+            offset=tensor.shape[1] - ids.shape[1] if embedded else 0,
+        ),
+    )
 
 
 def with_past(plan: Plan, made: ModelInputs) -> ModelInputs:
