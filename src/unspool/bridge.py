@@ -324,6 +324,16 @@ def update_model_kwargs(model: PreTrainedModel, outputs: ModelOutput, kwargs: di
     return updated
 
 
+def reorders_cache_itself(model: PreTrainedModel) -> bool:
+    """Whether the model has a way of its own to reorder its state for beams."""
+    return hasattr(model, "_reorder_cache")
+
+
+def reorder_cache(model: PreTrainedModel, cache: Any, index: torch.Tensor) -> Any:
+    """The model's state with its rows in another order, made by the model itself."""
+    return model._reorder_cache(cache, index)
+
+
 def own_prefill(
     model: PreTrainedModel, ids: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]
 ) -> ModelOutput:

@@ -8,6 +8,7 @@ spare room, which grows geometrically. All other layers, and caches that the cal
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,9 +24,10 @@ __all__ = [
     "expand",
     "free_growth",
     "grow_in_place",
-    "is_filled",
     "is_recurrent",
     "length",
+    "reorder",
+    "rows",
 ]
 
 _SPARE = 64  # positions; the least room that is added at once
@@ -55,21 +57,47 @@ class GrowingLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
         stop = start + key_states.shape[-2]
-        if not self._has_room(stop):
+        if not self.has_room(stop):
             self._make_room(key_states, value_states, start, stop)
         for room, new in zip(self._rooms, (key_states, value_states), strict=True):
             room[..., start:stop, :] = new
-        self._views = [room[..., :stop, :] for room in self._rooms]
-        self.keys, self.values = self._views
+        self._use(self._rooms, stop)
         return self.keys, self.values
+
+    def repeat(self, count: int) -> None:
+        """Repeats each row `count` times, each beside its original, in new room of the same capacity."""
+        stop = self.get_seq_length()
+        rooms = []
+        for old, view in zip(self._rooms, (self.keys, self.values), strict=True):
+            rows, *rest = old.shape
+            room = old.new_empty((rows * count, *rest))
+            room.view(rows, count, *rest)[..., :stop, :] = view[:, None]
+            rooms.append(room)
+        self._use(rooms, stop)
+
+    def reorder(self, index: torch.Tensor, shared: int) -> None:
+        """Takes rows by their index, in place; the first `shared` positions are the same and stay where they are."""
+        index = index.to(self.keys.device)
+        if not self.has_room(0):
+            self.reorder_cache(index)
+            return
+        for view in self._views:
+            part = view[..., shared:, :]
+            part.copy_(part.index_select(0, index))
+
+    def has_room(self, stop: int) -> bool:
+        """Whether `stop` positions fit, and the tensors in use are still the layer's own."""
+        return bool(self._views) and self.keys is self._views[0] and stop <= self._rooms[0].shape[-2]
 
     def reset(self) -> None:
         """Forgets all positions."""
         self._rooms, self._views = [], []
         super().reset()
 
-    def _has_room(self, stop: int) -> bool:
-        return bool(self._views) and self.keys is self._views[0] and stop <= self._rooms[0].shape[-2]
+    def _use(self, rooms: list[torch.Tensor], stop: int) -> None:
+        self._rooms = rooms
+        self._views = [room[..., :stop, :] for room in rooms]
+        self.keys, self.values = self._views
 
     def _make_room(self, key_states: torch.Tensor, value_states: torch.Tensor, start: int, stop: int) -> None:
         capacity = stop + max(_SPARE, stop // 2)
@@ -113,16 +141,15 @@ def length(cache: Any) -> int:
     return int(cache.get_seq_length())
 
 
-def is_filled(cache: Any) -> bool:
-    """Whether a cache holds anything yet."""
+def rows(cache: Any) -> int:
+    """How many rows a cache holds; 0 while it is empty, and for a state in another form."""
     if isinstance(cache, EncoderDecoderCache):
-        return is_filled(cache.self_attention_cache)
-    if not isinstance(cache, Cache):
-        return False
-    if is_recurrent(cache):
-        states = [layer.has_previous_state for layer in cache.layers]
-        return any(any(state.values()) if isinstance(state, dict) else bool(state) for state in states)
-    return length(cache) > 0
+        return rows(cache.self_attention_cache)
+    for layer in getattr(cache, "layers", []) if isinstance(cache, Cache) else []:
+        for tensor in _tensors(layer):
+            if tensor.numel():
+                return int(tensor.shape[0])
+    return 0
 
 
 def is_recurrent(cache: Any) -> bool:
@@ -150,13 +177,29 @@ def can_expand(cache: Any) -> bool:
 def expand(cache: Cache, count: int, rows: int) -> None:
     """Repeats each of the `rows` rows of a filled cache `count` times, in place, each beside its original."""
     index = torch.arange(rows).repeat_interleave(count)
-    cache.reorder_cache(index)
     for part in _parts(cache):
         for layer in part.layers:
+            if isinstance(layer, GrowingLayer) and layer.has_room(0):
+                layer.repeat(count)
+            else:
+                layer.reorder_cache(index)
             if hasattr(layer, "batch_size"):
                 layer.batch_size = rows * count
         if isinstance(part, StaticCache):
             _mark_static(part)
+
+
+def reorder(cache: Cache, index: torch.Tensor, shared: int) -> None:
+    """Takes rows of a cache by their index, in place; rows only ever move among those of one prompt.
+
+    What all rows of a prompt share stays where it is: the encoder's part, and the first `shared` positions where
+    a layer can leave them.
+    """
+    for layer in _parts(cache)[0].layers:
+        if isinstance(layer, GrowingLayer) and layer.is_initialized:
+            layer.reorder(index, shared)
+        else:
+            layer.reorder_cache(index)
 
 
 def crop(cache: Cache, count: int) -> None:
@@ -180,6 +223,15 @@ def _parts(cache: Cache) -> list[Cache]:
     return (
         [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else [cache]
     )
+
+
+def _tensors(layer: Any) -> Iterator[torch.Tensor]:
+    """What a layer holds: keys and values, or convolution and recurrent states, one or several of each."""
+    for name in ("keys", "values", "conv_states", "recurrent_states"):
+        held = getattr(layer, name, None)
+        for tensor in held.values() if isinstance(held, dict) else (held,):
+            if isinstance(tensor, torch.Tensor):
+                yield tensor
 
 
 def _mark_static(cache: StaticCache) -> None:

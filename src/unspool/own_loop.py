@@ -166,7 +166,7 @@ class _Body:
 
     def _inputs(self, plan: Plan, ids: torch.Tensor, kwargs: dict[str, Any]) -> ModelInputs:
         cache = kwargs.get(bridge.cache_name(plan.model))
-        if cache is not None and not caches.is_filled(cache):
+        if cache is not None and not caches.rows(cache):
             caches.grow_in_place(cache, plan.config.max_length)
         embeds = None if plan.model.config.is_encoder_decoder else kwargs.get("inputs_embeds")
         made = ModelInputs(

@@ -7,7 +7,7 @@ on the model's device, and nothing here reads one back unless the reader asks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers.utils.generic import ModelOutput
 
 __all__ = [
+    "Beams",
     "Event",
     "Finish",
     "FinishReason",
@@ -86,6 +87,53 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
+class Beams:
+    """The beams of one step, and the hypotheses that have finished.
+
+    A row is a running beam; row `r` belongs to prompt `r // beams`. The step's `logits`, `scores` and `outputs`
+    are in the order of the beams before this step, and `parents` maps the beams after it to them.
+
+    Attributes:
+        parents: int64, `(rows,)`: the row that each beam continues.
+        tokens: int64, `(rows,)`: the token it adds.
+        scores: float32, `(rows,)`: its cumulative log-probability.
+        ids: int64, `(prompts, beams, length)`: its ids so far, prompt included.
+        finished_ids: int64, `(prompts, beams, length)`: the hypotheses kept, best first, filled up at the right.
+        finished_scores: float32, `(prompts, beams)`: their scores after the length penalty.
+        finished_lengths: int64, `(prompts, beams)`: how long each is; 0 where there is none yet.
+        settled: bool, `(prompts,)`: the prompts whose running beams can't change what is returned any more.
+        returned: For each prompt the number of sequences that will be returned.
+    """
+
+    parents: torch.Tensor
+    tokens: torch.Tensor
+    scores: torch.Tensor
+    ids: torch.Tensor
+    finished_ids: torch.Tensor
+    finished_scores: torch.Tensor
+    finished_lengths: torch.Tensor
+    settled: torch.Tensor
+    returned: int
+
+    @property
+    def agreed(self) -> tuple[tuple[int, ...], ...]:
+        """For each prompt, the ids on which all sequences that may still be returned agree, prompt included.
+
+        Only ever grows, and is a prefix of every sequence that will be returned for the prompt. Computed when read.
+        """
+        return tuple(_common(rows) for rows in self.candidates())
+
+    def candidates(self) -> list[list[list[int]]]:
+        """For each prompt, the ids of all sequences that may still be returned, or become such."""
+        lengths, settled = self.finished_lengths.tolist(), self.settled.tolist()
+        found = []
+        for prompt, (running, kept) in enumerate(zip(self.ids.tolist(), self.finished_ids.tolist(), strict=True)):
+            done = [ids[:length] for ids, length in zip(kept, lengths[prompt], strict=True) if length]
+            found.append(done[: self.returned] if settled[prompt] and done else running + done)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One new token position in every live row; the same record for every decoding method.
 
@@ -106,6 +154,7 @@ class Step:
         positions: The token positions, prompt included, that the tensors in `outputs` cover.
         rows_per_prompt: Sequences generated for each prompt.
         drafted: Whether the token was proposed by a draft and accepted.
+        beams: The beams, for the methods that search with them. `tokens` are then those of the beams after the step.
     """
 
     index: int
@@ -119,12 +168,14 @@ class Step:
     ended: Mapping[int, Finish] = field(default_factory=dict)
     rows_per_prompt: int = 1
     drafted: bool = False
+    beams: Beams | None = None
 
     @property
     def logprobs(self) -> torch.Tensor:
         """Log-probabilities of the chosen tokens under `scores`: float32, `(rows,)`. Computed when read."""
         picked = self.tokens.to(self.scores.device).unsqueeze(-1)
-        return torch.log_softmax(self.scores, dim=-1).gather(-1, picked).squeeze(-1)
+        scores = self.scores if self.beams is None else self.scores.index_select(0, self.beams.parents)
+        return torch.log_softmax(scores, dim=-1).gather(-1, picked).squeeze(-1)
 
     @property
     def rows(self) -> int:
@@ -196,6 +247,8 @@ class Result:
         forwards: Forwards of the model, prefill included.
         cache: The cache, if the run returns one (`return_dict_in_generate=True`, or a cache given by the caller).
         output: What the model's own `generate` made of it, for models that have a loop of their own; else None.
+        sequences_scores: float32, `(rows,)`: the beam scores of the sequences, after the length penalty.
+        beam_indices: int32, `(rows, steps)`: the beam that each new token of a sequence was chosen on; -1 past its end.
     """
 
     sequences: torch.Tensor
@@ -205,6 +258,8 @@ class Result:
     forwards: int
     cache: Any = None
     output: Any = None
+    sequences_scores: torch.Tensor | None = None
+    beam_indices: torch.Tensor | None = None
 
     @property
     def tokens(self) -> torch.Tensor:
@@ -216,6 +271,13 @@ class Result:
         """Whether every row came to an end of its own."""
         early = {FinishReason.STOPPED, FinishReason.INTERRUPTED, FinishReason.ERROR}
         return not any(finish.reason in early for finish in self.finishes)
+
+
+def _common(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The longest common prefix."""
+    low, high = min(rows), max(rows)
+    at = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    return tuple(low[:at])
 
 
 Event = PrefillProgress | Step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from unspool import afresh, bridge
 from unspool.endings import Endings
 from unspool.errors import CriterionError
-from unspool.records import Finish, Result, Step
+from unspool.records import Beams, Finish, Result, Step
 
 if TYPE_CHECKING:
     from transformers.utils.generic import ModelOutput
@@ -33,6 +34,8 @@ class DecodingState:
         finishes: How each row ended; None while it is live.
         steps: Steps made so far.
         forwards: Forwards made so far.
+        settle: A method's own way of saying what the run has come to; set by methods that return other rows than
+            those they run.
     """
 
     def __init__(self, plan: Plan, inputs: ModelInputs, constraints: Constraints, carry: Carry) -> None:
@@ -56,6 +59,7 @@ class DecodingState:
         self._scores: torch.Tensor | None = None
         self._width = 0
         self._history: tuple[torch.Tensor, ...] | None = () if constraints.keeps_scores else None
+        self.settle: Callable[[Finish], Result] | None = None
         self._open_books()
 
     def _open_books(self) -> None:
@@ -87,6 +91,7 @@ class DecodingState:
         Raises:
             CriterionError: A processor returned something that is not a score for every row and token.
         """
+        self._scores = logits
         if not self.processors:
             return logits
         carry = self.carried
@@ -133,17 +138,54 @@ class DecodingState:
             self.finishes[row] = finish
         if ended:
             self.running = None in self.finishes
+        return self._step(length, tokens, live=was_live, ended=ended)
+
+    def ask(self, ids: torch.Tensor) -> tuple[torch.Tensor, dict[int, Finish]]:
+        """Which of some candidate rows would go on, and how the others would end.
+
+        Args:
+            ids: int64 `(candidates, length)`, each with its newest token.
+
+        Returns:
+            bool `(candidates,)`, and a `Finish` for each candidate that would end.
+        """
+        if self._history is not None:
+            self._history += (self._scores,)  # type: ignore[operator]
+        everyone = torch.ones(ids.shape[0], dtype=torch.bool, device=ids.device)
+        return self.endings.ask(ids, self._history, everyone)
+
+    def advance(self, beams: Beams, *, ended: dict[int, Finish], running: bool) -> Step:
+        """Makes the rows those of some beams, each its parent's with one token more: the step to yield.
+
+        Args:
+            beams: The beams after this step.
+            ended: How the sequences that will be returned ended, once the search is over.
+            running: Whether the search goes on.
+        """
+        length = self.ids.shape[1] + self._offset
+        self.ids = beams.ids.flatten(0, 1)
+        self.running = running
+        if running or self.plan.returns_cache:
+            self._reorder(beams.parents)
+        live = ~beams.settled.repeat_interleave(self.rows_per_prompt)
+        return self._step(length, beams.tokens, live=live, ended=ended, beams=beams)
+
+    def _reorder(self, parents: torch.Tensor) -> None:
+        stay = torch.arange(parents.shape[0], device=parents.device)
+        if not torch.equal(parents, stay):
+            self.plan.family.reorder(self.plan.model, self.carried, parents, self.prompt_length + self._offset)
+
+    def _step(self, length: int, tokens: torch.Tensor, **books: Any) -> Step:
         step = Step(
             index=self.steps,
             forward=self.forwards - 1,
             tokens=tokens,
-            live=was_live,
             logits=self._logits,  # type: ignore[arg-type]
             scores=self._scores,  # type: ignore[arg-type]
             outputs=_of_this_step(self._outputs),
             positions=range(length - self._width, length),
-            ended=ended,
             rows_per_prompt=self.rows_per_prompt,
+            **books,
         )
         self.steps += 1
         self._outputs = self._logits = self._scores = None
@@ -197,14 +239,19 @@ class DecodingState:
 
     def result(self, otherwise: Finish) -> Result:
         """What the run has come to so far; rows that are live get `otherwise` as their ending."""
+        if self.settle is not None:
+            return self.settle(otherwise)
+        return self.make_result(sequences=self.ids, finishes=tuple(finish or otherwise for finish in self.finishes))
+
+    def make_result(self, **fields: Any) -> Result:
+        """A result with the counts and the cache of this state, and what a method adds."""
         carry = self.carry
         return Result(
-            sequences=self.ids,
             prompt_length=self.prompt_length,
-            finishes=tuple(finish or otherwise for finish in self.finishes),
             steps=self.steps,
             forwards=self.forwards,
             cache=carry.cache if carry is not None and self.plan.returns_cache else None,
+            **fields,
         )
 
     def release(self) -> None:

@@ -20,7 +20,7 @@ Decoding = Generator[Step, None, Any]
 DecodingMethod = Callable[["DecodingState"], Decoding]
 
 _methods: dict[str, DecodingMethod] = {}
-_BUILT_IN = ("sample",)
+_BUILT_IN = ("sample", "beam")
 
 
 def decoding_method(name: str) -> Callable[[DecodingMethod], DecodingMethod]:

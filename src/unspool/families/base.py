@@ -11,6 +11,7 @@ from transformers import Cache
 
 from unspool import bridge
 from unspool import cache as caches
+from unspool.errors import CacheError
 from unspool.kept import KeptState
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Family:
         rows = ids.shape[0]
         found = carry.state()
         rest = {k: v for k, v in carry.kwargs.items() if found is None or k != found[0]}
-        if found is not None and caches.is_filled(found[1]):  # the prompt has been read
+        if found is not None and caches.rows(found[1]) == rows:  # the prompt has been read
             caches.expand(found[1], count, rows)
             rest = {k: v for k, v in rest.items() if k not in bridge.PREFILL_ONLY and k != "inputs_embeds"}
         if rest.get("encoder_outputs") is not None:  # expanded in place, and maybe the caller's
@@ -122,10 +123,42 @@ class Family:
         carry.kept.reorder(torch.arange(rows).repeat_interleave(count), rows)
         return ids
 
-    def can_expand_later(self, model: PreTrainedModel, carry: Carry) -> bool:
-        """Whether rows can be repeated after the prompt has been read, instead of before."""
+    def reorder(self, model: PreTrainedModel, carry: Carry, index: torch.Tensor, shared: int) -> None:
+        """Takes the rows of the cache by their index; rows move only among those of one prompt.
+
+        Args:
+            model: The model.
+            carry: What the run carries.
+            index: int64 `(rows,)`: the row that each row becomes.
+            shared: Leading positions that are the same in all rows of a prompt.
+
+        Raises:
+            CacheError: The model keeps its state in a form that has no order of rows.
+        """
         found = carry.state()
-        return bool(carry.kwargs.get("use_cache")) and found is not None and caches.can_expand(found[1])
+        if found is None:
+            return
+        name, held = found
+        if bridge.reorders_cache_itself(model):
+            carry.kwargs[name] = bridge.reorder_cache(model, held, index)
+        elif isinstance(held, Cache):
+            caches.reorder(held, index, shared)
+        elif hasattr(held, "reorder_cache"):
+            held.reorder_cache(index)
+        else:
+            raise CacheError(f"{type(model).__name__} keeps a state that beams can't reorder; pass use_cache=False.")
+        if carry.fixed is not None and name in carry.fixed:
+            carry.fixed[name] = carry.kwargs[name]
+
+    def can_expand_later(self, model: PreTrainedModel, carry: Carry, rows: int) -> bool:
+        """Whether the `rows` rows of the prompt can be repeated after it has been read, instead of before.
+
+        Not so without a cache, or with one that can't repeat rows, or that the caller has filled with repeated ones.
+        """
+        found = carry.state()
+        if not carry.kwargs.get("use_cache") or found is None or bridge.makes_own_cache(model):
+            return False
+        return caches.can_expand(found[1]) and caches.rows(found[1]) in (0, rows)
 
     def takes_direct_path(self, model: PreTrainedModel, carry: Carry) -> bool:
         """Whether the inputs of a step are known without asking the model's hooks."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+from transformers.generation import (
+    GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
 
 from unspool import bridge
 from unspool.records import Event, Opening, Result, Step
@@ -19,6 +24,13 @@ _FIELDS = {
         "decoder_hidden_states": "decoder_hidden_states",
     },
 }
+_OUTPUTS: dict[tuple[bool, bool], type] = {
+    (False, False): GenerateDecoderOnlyOutput,
+    (True, False): GenerateEncoderDecoderOutput,
+    (False, True): GenerateBeamDecoderOnlyOutput,
+    (True, True): GenerateBeamEncoderDecoderOutput,
+}
+"""transformers' outputs, by whether there is an encoder and whether there were beams."""
 
 
 class CollectSink:
@@ -63,10 +75,13 @@ class CollectSink:
             return
         fields: dict[str, Any] = {name: tuple(values) for name, values in self._kept.items()}
         fields |= {"sequences": result.sequences, bridge.CACHE: result.cache}
-        if not self._opening.is_encoder_decoder:
-            self.output = GenerateDecoderOnlyOutput(**fields)
-            return
-        self.output = GenerateEncoderDecoderOutput(**fields, **self._of_encoder())
+        by_beams = result.beam_indices is not None
+        if by_beams:
+            scores = result.sequences_scores if self._opening.config.output_scores else None
+            fields |= {"sequences_scores": scores, "beam_indices": result.beam_indices}
+        if self._opening.is_encoder_decoder:
+            fields |= self._of_encoder()
+        self.output = _OUTPUTS[self._opening.is_encoder_decoder, by_beams](**fields)
 
     def _of_encoder(self) -> dict[str, Any]:
         config, outputs = self._opening.config, self._opening.encoder_outputs

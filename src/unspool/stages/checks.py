@@ -43,6 +43,15 @@ def known_names(model: PreTrainedModel, kwargs: Mapping[str, Any]) -> None:
     )
 
 
+def beams(config: GenerationConfig) -> None:
+    """The way of searching with beams is one there is."""
+    if config.low_memory:
+        raise ArgumentError(
+            "low_memory=True is not supported, as it is not in transformers any more; leave it out, or pass "
+            "cache_implementation='offloaded'."
+        )
+
+
 def randomness(seed: Any, generator: Any) -> None:
     """At most one of seed and generator is given, and it is one."""
     if seed is not None and generator is not None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["configure"]
 
 _NOT_YET = {
-    "beam_search": "num_beams > 1",
-    "beam_sample": "num_beams > 1 with do_sample=True",
     "group_beam_search": "num_beam_groups > 1",
     "constrained_beam_search": "constraints or force_words_ids",
     "contrastive_search": "penalty_alpha",
@@ -54,6 +52,7 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
     own_loop = _has_own_loop(model)
     method, decode = _method(request, config)
     _refuse_unsupported(request, config)
+    checks.beams(config)
     checks.randomness(request.seed, request.generator)
     checks.stop_strings(config, request.tokenizer)
     checks.attentions(model, config)
