@@ -20,10 +20,21 @@ if TYPE_CHECKING:
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
     from unspool.pipeline import Pipeline
-    from unspool.records import Finish, FinishReason, Opening, Prefilled, PrefillProgress, Result, Step, TextChunk
+    from unspool.records import (
+        Beams,
+        Finish,
+        FinishReason,
+        Opening,
+        Prefilled,
+        PrefillProgress,
+        Result,
+        Step,
+        TextChunk,
+    )
     from unspool.stream import Stream
 
 __all__ = [
+    "Beams",
     "Finish",
     "FinishReason",
     "Opening",

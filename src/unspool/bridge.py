@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import candidate_generator as drafts
 from transformers.generation import utils as generation_utils
 from transformers.generation.configuration_utils import GenerationMode
 
@@ -39,6 +40,7 @@ PREFILL_ONLY: tuple[str, ...] = getattr(generation_utils, "MULTIMODAL_INPUTS_TO_
 """Model inputs that only the forward over the prompt takes."""
 
 HOOKS: tuple[str, ...] = (
+    "_get_candidate_generator",
     "_get_logits_processor",
     "_get_stopping_criteria",
     "_expand_inputs_for_generation",
@@ -245,7 +247,13 @@ def settle_lengths(
 
 
 def prepare_cache(
-    model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any], batch_size: int, length: int
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    kwargs: dict[str, Any],
+    *,
+    batch_size: int,
+    length: int,
+    rolls_back: bool,
 ) -> None:
     """Puts the cache that the config asks for into the keywords.
 
@@ -255,12 +263,30 @@ def prepare_cache(
     remembered = "_previous_max_cache_length"
     before = vars(model).get(remembered)
     try:
-        model._prepare_cache_for_generation(config, kwargs, GenerationMode.GREEDY_SEARCH, batch_size, length)
+        mode = GenerationMode.ASSISTED_GENERATION if rolls_back else GenerationMode.GREEDY_SEARCH
+        model._prepare_cache_for_generation(config, kwargs, mode, batch_size, length)
     finally:
         if before is None:
             vars(model).pop(remembered, None)
         else:
             setattr(model, remembered, before)
+
+
+def keep_past(cache: Any) -> None:
+    """Makes a cache keep what it would drop, so that tokens can be taken back; older releases need no telling."""
+    if hasattr(cache, "activate_past_recording"):
+        cache.activate_past_recording()
+
+
+def can_crop(cache: Any) -> bool:
+    """Whether a cache that has been filled can give back its last positions."""
+    return bool(getattr(cache, "is_croppable", True))
+
+
+def crop(cache: Any, count: int) -> None:
+    """Takes the last `count` positions off a cache, and lets it drop what it kept for that."""
+    if count or hasattr(cache, "activate_past_recording"):
+        cache.crop(-count)
 
 
 def makes_own_cache(model: PreTrainedModel) -> bool:
@@ -316,12 +342,51 @@ def stopping_criteria(
 # --------------------------------------------------------------------------------------- prefill, decode
 
 
-def update_model_kwargs(model: PreTrainedModel, outputs: ModelOutput, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of the next forward, from those of the last one and what it gave."""
+def update_model_kwargs(
+    model: PreTrainedModel, outputs: ModelOutput, kwargs: dict[str, Any], count: int = 1
+) -> dict[str, Any]:
+    """The keywords of the next forward, from those of the last one and what it gave, `count` tokens further on."""
+    more = {} if count == 1 else {"num_new_tokens": count}
     updated: dict[str, Any] = model._update_model_kwargs_for_generation(
-        outputs, kwargs, is_encoder_decoder=model.config.is_encoder_decoder
+        outputs, kwargs, is_encoder_decoder=model.config.is_encoder_decoder, **more
     )
     return updated
+
+
+def draft_kwargs(model: PreTrainedModel, kwargs: dict[str, Any], length: int, drafted: int) -> dict[str, Any]:
+    """The keywords of a forward over some drafted tokens, with masks and positions up to `length`."""
+    encoder_decoder = model.config.is_encoder_decoder
+    longer = drafts._prepare_attention_mask(dict(kwargs), length, encoder_decoder)
+    longer = drafts._prepare_token_type_ids(longer, length)
+    positions = longer.get("position_ids")
+    if positions is not None and drafted:
+        longer = drafts._prepare_position_ids(longer, positions.shape[-1] + drafted, encoder_decoder)
+    return dict(longer)
+
+
+def candidate_generator(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    *,
+    ids: torch.Tensor,
+    tensor: torch.Tensor,
+    processors: LogitsProcessorList,
+    kwargs: dict[str, Any],
+    assistant_model: Any,
+    tokenizer: Any,
+    assistant_tokenizer: Any,
+) -> Any:
+    """Transformers' source of drafts that the config and the assistant ask for."""
+    return model._get_candidate_generator(
+        generation_config=config,
+        input_ids=ids,
+        inputs_tensor=tensor,
+        assistant_model=assistant_model,
+        logits_processor=processors,
+        target_tokenizer=tokenizer,
+        assistant_tokenizer=assistant_tokenizer,
+        model_kwargs=kwargs,
+    )
 
 
 def reorders_cache_itself(model: PreTrainedModel) -> bool:

@@ -85,6 +85,13 @@ class GrowingLayer(DynamicLayer):
             part = view[..., shared:, :]
             part.copy_(part.index_select(0, index))
 
+    def crop(self, tokens_to_remove: int) -> None:
+        """Takes positions off the end; the room stays."""
+        kept = self.has_room(0)
+        super().crop(tokens_to_remove)
+        if kept:
+            self._use(self._rooms, self.keys.shape[-2])
+
     def has_room(self, stop: int) -> bool:
         """Whether `stop` positions fit, and the tensors in use are still the layer's own."""
         return bool(self._views) and self.keys is self._views[0] and stop <= self._rooms[0].shape[-2]
@@ -189,13 +196,13 @@ def expand(cache: Cache, count: int, rows: int) -> None:
             _mark_static(part)
 
 
-def reorder(cache: Cache, index: torch.Tensor, shared: int) -> None:
+def reorder(cache: Cache, index: torch.Tensor, shared: int, *, encoder_too: bool) -> None:
     """Takes rows of a cache by their index, in place; rows only ever move among those of one prompt.
 
-    What all rows of a prompt share stays where it is: the encoder's part, and the first `shared` positions where
-    a layer can leave them.
+    What all rows of a prompt share stays where it is: the first `shared` positions where a layer can leave them,
+    and the second part of an `EncoderDecoderCache`, unless `encoder_too` says that a decoder writes to it as well.
     """
-    for layer in _parts(cache)[0].layers:
+    for layer in [layer for part in _parts(cache)[: 2 if encoder_too else 1] for layer in part.layers]:
         if isinstance(layer, GrowingLayer) and layer.is_initialized:
             layer.reorder(index, shared)
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from unspool.records import Event, Opening, Result, Step
 
 __all__ = ["StreamerSink"]
@@ -23,12 +25,20 @@ class StreamerSink:
 
     def open(self, opening: Opening) -> None:
         """Puts the prompt."""
+        self._run: list[torch.Tensor] | None = [] if opening.method == "assisted_generation" else None
         self._streamer.put(opening.prompt_ids.cpu())
 
     def take(self, event: Event) -> None:
-        """Puts the tokens of a step."""
-        if isinstance(event, Step):
+        """Puts the tokens of a step; those that assisted decoding takes at once, at once."""
+        if not isinstance(event, Step):
+            return
+        if self._run is None:
             self._streamer.put(event.tokens.cpu())
+            return
+        self._run.append(event.tokens.cpu())
+        if not event.more:
+            self._streamer.put(torch.stack(self._run, dim=-1))
+            self._run.clear()
 
     def close(self, result: Result | None, error: BaseException | None) -> None:
         """Ends the streamer."""

@@ -93,6 +93,7 @@ class _Body:
             "logits_processor": self.plan.processors or None,
             "stopping_criteria": StoppingCriteriaList([*self.plan.criteria, *self._stop_strings()]) or None,
             "prefix_allowed_tokens_fn": request.prefix_allowed_tokens_fn,
+            "assistant_model": request.assistant_model,
             "negative_prompt_ids": request.negative_prompt_ids,
             "negative_prompt_attention_mask": request.negative_prompt_attention_mask,
         }
@@ -112,12 +113,13 @@ class _Body:
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
+        inputs_tensor: torch.Tensor | None = None,
         **model_kwargs: Any,
     ) -> Any:
         """The decoding loop that transformers calls once it has prepared the inputs."""
         model_kwargs.pop("synced_gpus", None)
         plan = self._inner_plan(model, generation_config, model_kwargs)
-        made = self._inputs(plan, input_ids, model_kwargs)
+        made = self._inputs(plan, input_ids, inputs_tensor, model_kwargs)
         constraints = Constraints(
             processors=logits_processor,
             criteria=stopping_criteria,
@@ -133,6 +135,7 @@ class _Body:
             tokenizer=self.plan.request.tokenizer,
             encoder_outputs=model_kwargs.get("encoder_outputs"),
             is_encoder_decoder=bool(model.config.is_encoder_decoder),
+            method=plan.method.name,
         )
         return self._run_stages(plan, made, constraints, opening)
 
@@ -150,28 +153,30 @@ class _Body:
         return collect.output
 
     def _inner_plan(self, model: PreTrainedModel, config: GenerationConfig, kwargs: Mapping[str, Any]) -> Plan:
-        method, decode = find_method(self.plan.request.decoding or bridge.mode(config))
         returns_cache = bool(config.return_dict_in_generate) or kwargs.get(bridge.cache_name(model)) is not None
         return replace(
             self.plan,
             model=model,
             config=config,
-            method=method,
-            decode=decode,
+            method=find_method(self.plan.request.decoding or bridge.mode(config, self.plan.request.assistant_model)),
             family=template_of(model),
             model_kwargs=kwargs,
             rows_per_prompt=1,  # transformers has repeated the rows already
             returns_cache=returns_cache,
         )
 
-    def _inputs(self, plan: Plan, ids: torch.Tensor, kwargs: dict[str, Any]) -> ModelInputs:
+    def _inputs(
+        self, plan: Plan, ids: torch.Tensor, tensor: torch.Tensor | None, kwargs: dict[str, Any]
+    ) -> ModelInputs:
         cache = kwargs.get(bridge.cache_name(plan.model))
         if cache is not None and not caches.rows(cache):
             caches.grow_in_place(cache, plan.config.max_length)
+        if plan.method.rolls_back:
+            bridge.keep_past(cache)
         embeds = None if plan.model.config.is_encoder_decoder else kwargs.get("inputs_embeds")
         made = ModelInputs(
             input_ids=ids,
-            tensor=ids if embeds is None else embeds,
+            tensor=tensor if tensor is not None else ids if embeds is None else embeds,
             name="input_ids" if embeds is None else "inputs_embeds",
             kwargs=kwargs,
             config=plan.config,

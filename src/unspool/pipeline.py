@@ -106,6 +106,7 @@ class Run:
             tokenizer=plan.request.tokenizer,
             encoder_outputs=encoder,
             is_encoder_decoder=bool(plan.model.config.is_encoder_decoder),
+            method=plan.method.name,
         )
         return self.first_opening
 

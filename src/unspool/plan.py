@@ -12,7 +12,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from unspool.decoding.registry import DecodingMethod
+    from unspool.decoding.registry import DecodingMethod, Method
     from unspool.families.base import Family
     from unspool.kept import KeptState
 
@@ -51,8 +51,7 @@ class Plan:
         model: The model.
         config: The generation config by transformers' precedence: the call's keywords over the config that was
             given over the model's own over the defaults. Stages that settle values in it work on a copy.
-        method: The decoding method's name.
-        decode: The decoding method.
+        method: The decoding method.
         family: The model's family.
         model_kwargs: The keywords that are the model's.
         processors: The caller's logits processors.
@@ -67,8 +66,7 @@ class Plan:
     request: Request
     model: PreTrainedModel
     config: GenerationConfig
-    method: str
-    decode: DecodingMethod
+    method: Method
     family: Family
     model_kwargs: Mapping[str, Any]
     processors: LogitsProcessorList

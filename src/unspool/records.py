@@ -154,6 +154,7 @@ class Step:
         positions: The token positions, prompt included, that the tensors in `outputs` cover.
         rows_per_prompt: Sequences generated for each prompt.
         drafted: Whether the token was proposed by a draft and accepted.
+        more: How many further steps the same forward has settled already.
         beams: The beams, for the methods that search with them. `tokens` are then those of the beams after the step.
     """
 
@@ -168,6 +169,7 @@ class Step:
     ended: Mapping[int, Finish] = field(default_factory=dict)
     rows_per_prompt: int = 1
     drafted: bool = False
+    more: int = 0
     beams: Beams | None = None
 
     @property
@@ -218,7 +220,7 @@ class Opening:
         tokenizer: The tokenizer given to the call, if any.
         encoder_outputs: What the encoder gave, one row per prompt, for encoder-decoder models.
         is_encoder_decoder: Whether the model has an encoder.
-        has_eos: Whether some stopping criterion knows an end-of-sequence id.
+        method: The name of the decoding method.
     """
 
     prompt_ids: torch.Tensor
@@ -227,7 +229,7 @@ class Opening:
     tokenizer: Any = None
     encoder_outputs: ModelOutput | None = None
     is_encoder_decoder: bool = False
-    has_eos: bool = False
+    method: str = ""
 
     @property
     def rows(self) -> int:
@@ -249,6 +251,8 @@ class Result:
         output: What the model's own `generate` made of it, for models that have a loop of their own; else None.
         sequences_scores: float32, `(rows,)`: the beam scores of the sequences, after the length penalty.
         beam_indices: int32, `(rows, steps)`: the beam that each new token of a sequence was chosen on; -1 past its end.
+        drafted: Tokens that drafts proposed.
+        accepted: Those of them that were taken.
     """
 
     sequences: torch.Tensor
@@ -260,6 +264,13 @@ class Result:
     output: Any = None
     sequences_scores: torch.Tensor | None = None
     beam_indices: torch.Tensor | None = None
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def rejected(self) -> int:
+        """Tokens that drafts proposed in vain."""
+        return self.drafted - self.accepted
 
     @property
     def tokens(self) -> torch.Tensor:
@@ -275,7 +286,7 @@ class Result:
 
 def _common(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """The longest common prefix."""
-    low, high = min(rows), max(rows)
+    low, high = min(map(tuple, rows)), max(map(tuple, rows))
     at = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
     return tuple(low[:at])
 

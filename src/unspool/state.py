@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,9 @@ class DecodingState:
         finishes: How each row ended; None while it is live.
         steps: Steps made so far.
         forwards: Forwards made so far.
+        drafted: Tokens that drafts have proposed so far.
+        accepted: Those of them that were taken.
+        width: How many positions the latest forward covered.
         settle: A method's own way of saying what the run has come to; set by methods that return other rows than
             those they run.
     """
@@ -46,10 +50,13 @@ class DecodingState:
         self.rows_per_prompt = 1
         self.steps = 0
         self.forwards = 0
+        self.drafted = 0
+        self.accepted = 0
         self.carry: Carry | None = carry
         self.endings = Endings(constraints.criteria, plan.request.tokenizer)
         self.processors = constraints.processors
         self.generator = constraints.generator
+        self.inputs: ModelInputs | None = inputs
         self._pad = constraints.pad_token
         self._offset = inputs.offset
         self._settings = bridge.decode_settings(plan.model)
@@ -57,7 +64,7 @@ class DecodingState:
         self._outputs: ModelOutput | None = None
         self._logits: torch.Tensor | None = None
         self._scores: torch.Tensor | None = None
-        self._width = 0
+        self.width = 0
         self._history: tuple[torch.Tensor, ...] | None = () if constraints.keeps_scores else None
         self.settle: Callable[[Finish], Result] | None = None
         self._open_books()
@@ -96,14 +103,14 @@ class DecodingState:
             return logits
         carry = self.carried
         with carry.kept.in_place() if carry.kept else contextlib.nullcontext():  # guidance runs the model, too
-            scores = self._process(logits.clone())
+            scores = self._process(self.ids, logits.clone())
         self._scores = scores
         return scores
 
-    def _process(self, scores: torch.Tensor) -> torch.Tensor:
+    def _process(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         shape = scores.shape
         for processor in self.processors:
-            scores = processor(self.ids, scores)
+            scores = processor(ids, scores)
             if not isinstance(scores, torch.Tensor) or scores.shape != shape:
                 given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else repr(scores)
                 raise CriterionError(
@@ -120,11 +127,12 @@ class DecodingState:
         probabilities = torch.softmax(scores, dim=-1)
         return torch.multinomial(probabilities, num_samples=1, generator=self.generator).squeeze(1)
 
-    def append(self, tokens: torch.Tensor) -> Step:
+    def append(self, tokens: torch.Tensor, *, drafted: bool = False) -> Step:
         """Adds one token to every live row and settles which rows end: the step to yield.
 
         Args:
             tokens: int64 `(rows,)`. What it holds for ended rows is replaced by the pad id.
+            drafted: Whether the token was proposed by a draft.
         """
         if self.endings.has_eos and self._pad is not None:
             tokens = torch.where(self.live, tokens, self._pad)
@@ -138,7 +146,26 @@ class DecodingState:
             self.finishes[row] = finish
         if ended:
             self.running = None in self.finishes
-        return self._step(length, tokens, live=was_live, ended=ended)
+        return self._step(length, tokens, live=was_live, ended=ended, drafted=drafted)
+
+    def present(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, width: int) -> None:
+        """Sets what the next step will show, for methods that get several positions from one forward.
+
+        Args:
+            outputs: The model's output for the positions that the step covers.
+            logits: float32 `(rows, vocab)`: raw.
+            scores: float32 `(rows, vocab)`: processed.
+            width: How many positions the outputs cover.
+        """
+        self._outputs, self._logits, self._scores, self.width = outputs, logits, scores, width
+
+    def process(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """The logits after the processors, for ids that are not the state's own."""
+        return self._process(ids, logits.clone()) if self.processors else logits
+
+    def randomness(self) -> AbstractContextManager[None]:
+        """Makes torch's global source of randomness the run's own, for code that knows no other."""
+        return contextlib.nullcontext() if self.generator is None else _standing_in(self.generator)
 
     def ask(self, ids: torch.Tensor) -> tuple[torch.Tensor, dict[int, Finish]]:
         """Which of some candidate rows would go on, and how the others would end.
@@ -183,7 +210,7 @@ class DecodingState:
             logits=self._logits,  # type: ignore[arg-type]
             scores=self._scores,  # type: ignore[arg-type]
             outputs=_of_this_step(self._outputs),
-            positions=range(length - self._width, length),
+            positions=range(length - self.width, length),
             rows_per_prompt=self.rows_per_prompt,
             **books,
         )
@@ -201,7 +228,7 @@ class DecodingState:
             decoding: Whether this is a step, for which the compiled forward and the decoding settings are meant.
         """
         carry = self.carried
-        self._width = _width(inputs, self.plan.family.prefix)
+        self.width = _width(inputs, self.plan.family.prefix)
         call = carry.call if decoding else self.plan.model
         if carry.kept or (decoding and self._settings is not None):
             with carry.kept.in_place(), self._settings() if decoding and self._settings else contextlib.nullcontext():
@@ -216,7 +243,7 @@ class DecodingState:
         carry = self.carried
         with carry.kept.in_place():
             outputs = bridge.own_prefill(self.plan.model, self.ids, self.config, carry.kwargs)
-        self._width = self.ids.shape[1]
+        self.width = self.ids.shape[1]
         self.forwards += 1
         return outputs
 
@@ -229,7 +256,7 @@ class DecodingState:
         self.rows_per_prompt *= count
         if count == 1:
             return
-        rows, width = self.ids.shape[0], self._width
+        rows, width = self.ids.shape[0], self.width
         if self._ready is not None:
             self.plan.family.take_cache(self.carried, self._ready)
         self.ids = self.plan.family.expand(self.plan.model, self.carried, self.ids, count)
@@ -250,6 +277,8 @@ class DecodingState:
             prompt_length=self.prompt_length,
             steps=self.steps,
             forwards=self.forwards,
+            drafted=self.drafted,
+            accepted=self.accepted,
             cache=carry.cache if carry is not None and self.plan.returns_cache else None,
             **fields,
         )
@@ -259,7 +288,7 @@ class DecodingState:
         afresh.end(self.plan.processors)
         if self.carry is not None:
             self.carry.kept.leave_with(self.carry.cache if self.plan.returns_cache else None)
-        self.carry = self._ready = self._outputs = self._logits = self._scores = self._history = None
+        self.carry = self.inputs = self._ready = self._outputs = self._logits = self._scores = self._history = None
 
     def _next_inputs(self) -> dict[str, Any]:
         return self.plan.family.step_inputs(self.plan.model, self.carried, self.ids)
@@ -270,6 +299,21 @@ class DecodingState:
         if self.carry is None:
             raise RuntimeError("The run is over; its cache has been let go.")
         return self.carry
+
+
+@contextlib.contextmanager
+def _standing_in(generator: torch.Generator) -> Iterator[None]:
+    kind = generator.device.type
+    devices = [] if kind == "cpu" else [generator.device]
+    source = (
+        torch.random.default_generator
+        if kind == "cpu"
+        else getattr(torch, kind).default_generators[generator.device.index or 0]
+    )
+    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
+        source.set_state(generator.get_state())
+        yield
+        generator.set_state(source.get_state())
 
 
 def _width(inputs: dict[str, Any], prefix: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unspool.errors import ArgumentError
@@ -12,18 +13,39 @@ from unspool.records import Step
 if TYPE_CHECKING:
     from unspool.state import DecodingState
 
-__all__ = ["Decoding", "DecodingMethod", "decoding_method", "find_method"]
+__all__ = ["Decoding", "DecodingMethod", "Method", "decoding_method", "find_method"]
 
 Decoding = Generator[Step, None, Any]
 """What a decoding method returns when called: a generator of steps."""
 
 DecodingMethod = Callable[["DecodingState"], Decoding]
 
-_methods: dict[str, DecodingMethod] = {}
-_BUILT_IN = ("sample", "beam")
+_BUILT_IN = ("sample", "beam", "assisted")
 
 
-def decoding_method(name: str) -> Callable[[DecodingMethod], DecodingMethod]:
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A decoding method and what it needs of the stages before it.
+
+    Attributes:
+        name: Its name.
+        decode: The generator function.
+        reads_prompt: Whether its first forward reads the prompt, so that the prefill stage leaves it alone.
+        rolls_back: Whether it takes tokens back, so that caches must keep what they would drop.
+    """
+
+    name: str
+    decode: DecodingMethod
+    reads_prompt: bool = False
+    rolls_back: bool = False
+
+
+_methods: dict[str, Method] = {}
+
+
+def decoding_method(
+    name: str, *, reads_prompt: bool = False, rolls_back: bool = False
+) -> Callable[[DecodingMethod], DecodingMethod]:
     """Registers a decoding method under a name, for `generate_stream(..., decoding=name)`.
 
     A decoding method is a generator function over a `DecodingState`. It asks the state for logits, picks tokens
@@ -31,6 +53,8 @@ def decoding_method(name: str) -> Callable[[DecodingMethod], DecodingMethod]:
 
     Args:
         name: The name. A method registered earlier under the same name is replaced.
+        reads_prompt: Whether the method's first forward reads the prompt, instead of the prefill stage.
+        rolls_back: Whether it takes tokens back, so that caches must keep what they would drop.
 
     Example:
         >>> @decoding_method("second_best")
@@ -41,23 +65,24 @@ def decoding_method(name: str) -> Callable[[DecodingMethod], DecodingMethod]:
     """
 
     def register(method: DecodingMethod) -> DecodingMethod:
-        _methods[name] = method
+        _methods[name] = Method(name, method, reads_prompt, rolls_back)
         return method
 
     return register
 
 
-def find_method(decoding: str | DecodingMethod) -> tuple[str, DecodingMethod]:
-    """The name and function of a method given by either.
+def find_method(decoding: str | DecodingMethod) -> Method:
+    """A method given by name or by its function.
 
     Raises:
         ArgumentError: There is no method of that name.
     """
     if callable(decoding):
-        return getattr(decoding, "__name__", type(decoding).__name__), decoding
+        known = next((method for method in _methods.values() if method.decode is decoding), None)
+        return known or Method(getattr(decoding, "__name__", type(decoding).__name__), decoding)
     for module in _BUILT_IN:
         importlib.import_module(f"unspool.decoding.{module}")
     if decoding not in _methods:
-        known = ", ".join(sorted(_methods))
-        raise ArgumentError(f"decoding={decoding!r} is not a known decoding method. Known are: {known}.")
-    return decoding, _methods[decoding]
+        names = ", ".join(sorted(_methods))
+        raise ArgumentError(f"decoding={decoding!r} is not a known decoding method. Known are: {names}.")
+    return _methods[decoding]

@@ -142,7 +142,7 @@ class Family:
         if bridge.reorders_cache_itself(model):
             carry.kwargs[name] = bridge.reorder_cache(model, held, index)
         elif isinstance(held, Cache):
-            caches.reorder(held, index, shared)
+            caches.reorder(held, index, shared, encoder_too=not model.config.is_encoder_decoder)
         elif hasattr(held, "reorder_cache"):
             held.reorder_cache(index)
         else:

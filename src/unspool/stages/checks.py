@@ -52,6 +52,19 @@ def beams(config: GenerationConfig) -> None:
         )
 
 
+def assisted(
+    model: PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any], config: GenerationConfig
+) -> None:
+    """Drafts can be checked: one prompt, and a cache that can take tokens back."""
+    main = inputs if inputs is not None else kwargs.get(model.main_input_name, kwargs.get("inputs_embeds"))
+    if isinstance(main, torch.Tensor) and main.shape[0] > 1:
+        raise ArgumentError(f"Assisted decoding takes one prompt at a time; the batch has {main.shape[0]}.")
+    if config.use_cache is False:
+        raise ArgumentError("Assisted decoding needs a cache; leave out use_cache=False.")
+    if bridge.makes_own_cache(model):
+        raise ArgumentError(f"Assisted decoding needs a cache that can be cut; {type(model).__name__} has none.")
+
+
 def randomness(seed: Any, generator: Any) -> None:
     """At most one of seed and generator is given, and it is one."""
     if seed is not None and generator is not None:

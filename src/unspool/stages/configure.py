@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from unspool import bridge
-from unspool.decoding.registry import DecodingMethod, find_method
+from unspool.decoding.registry import Method, find_method
 from unspool.errors import ArgumentError, UnsupportedError
 from unspool.families.registry import family_of, registered_family
 from unspool.plan import Plan, Request
@@ -24,7 +24,6 @@ _NOT_YET = {
     "constrained_beam_search": "constraints or force_words_ids",
     "contrastive_search": "penalty_alpha",
     "dola_generation": "dola_layers",
-    "assisted_generation": "assistant_model, prompt_lookup_num_tokens, assistant_early_exit or use_mtp",
 }
 
 
@@ -50,7 +49,7 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
     }
     config, model_kwargs = bridge.generation_config(model, given, kwargs)
     own_loop = _has_own_loop(model)
-    method, decode = _method(request, config)
+    method = _method(request, config)
     _refuse_unsupported(request, config)
     checks.beams(config)
     checks.randomness(request.seed, request.generator)
@@ -59,13 +58,14 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
     if not own_loop:  # a loop of the model's own takes what its class says
         checks.known_names(model, model_kwargs)
         _validate_mode(request, config)
+        if method.rolls_back:
+            checks.assisted(model, request.inputs, model_kwargs, config)
         checks.prompt(model, request.inputs, model_kwargs, config, defaults["max_length"])
     plan = Plan(
         request=request,
         model=model,
         config=config,
         method=method,
-        decode=decode,
         family=family_of(model),
         model_kwargs=model_kwargs,
         processors=LogitsProcessorList(request.logits_processor or ()),
@@ -119,7 +119,7 @@ def _validate_mode(request: Request, config: GenerationConfig) -> None:
     bridge.validate_mode(request.model, config, request.assistant_model, named)
 
 
-def _method(request: Request, config: GenerationConfig) -> tuple[str, DecodingMethod]:
+def _method(request: Request, config: GenerationConfig) -> Method:
     mode = bridge.mode(config, request.assistant_model)
     if request.decoding is not None:
         return find_method(request.decoding)

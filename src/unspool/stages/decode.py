@@ -20,5 +20,5 @@ def decode(plan: Plan, state: DecodingState) -> Generator[Step, Any, Result]:
     Yields:
         A step for each new token position.
     """
-    yield from plan.decode(state)
+    yield from plan.method.decode(state)
     return state.result(Finish(FinishReason.STOPPED))

@@ -43,6 +43,8 @@ def prefill(
     total = inputs.input_ids.shape[1] + inputs.offset
     done = inputs.reused
     yield PrefillProgress(done, total, inputs.reused)
+    if plan.method.reads_prompt:
+        return state
     for outputs, width in _read(plan, inputs, state):
         state.hold(outputs)
         del outputs
