@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from transformers import Cache, EncoderDecoderCache, StaticCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from unspool.errors import CacheError
 
@@ -148,6 +148,10 @@ def length(cache: Any) -> int:
     return int(cache.get_seq_length())
 
 
+def _is_own_static(layer: Any) -> bool:
+    return isinstance(layer, StaticLayer) and not type(layer).__module__.endswith("cache_utils")
+
+
 def rows(cache: Any) -> int:
     """How many rows a cache holds; 0 while it is empty, and for a state in another form."""
     if isinstance(cache, EncoderDecoderCache):
@@ -172,13 +176,13 @@ def is_recurrent(cache: Any) -> bool:
 def can_expand(cache: Any) -> bool:
     """Whether the rows of a cache can be repeated once it is filled.
 
-    Quantised and offloaded layers keep rows where no common method reaches them.
+    Quantised and offloaded layers, and static ones of a model's own, keep rows where no common method reaches them.
     """
     if isinstance(cache, EncoderDecoderCache):
         return can_expand(cache.self_attention_cache) and can_expand(cache.cross_attention_cache)
     if not isinstance(cache, Cache) or getattr(cache, "offloading", False):
         return False
-    return not any("Quantized" in type(layer).__name__ for layer in cache.layers)
+    return not any("Quantized" in type(layer).__name__ or _is_own_static(layer) for layer in cache.layers)
 
 
 def expand(cache: Cache, count: int, rows: int) -> None:
@@ -233,11 +237,10 @@ def _parts(cache: Cache) -> list[Cache]:
 
 
 def _tensors(layer: Any) -> Iterator[torch.Tensor]:
-    """What a layer holds: keys and values, or convolution and recurrent states, one or several of each."""
-    for name in ("keys", "values", "conv_states", "recurrent_states"):
-        held = getattr(layer, name, None)
+    """What a layer holds: keys and values, or states of other kinds, one or several of each; rows come first."""
+    for held in vars(layer).values():
         for tensor in held.values() if isinstance(held, dict) else (held,):
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.Tensor) and tensor.ndim > 1:
                 yield tensor
 
 

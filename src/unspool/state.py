@@ -306,7 +306,7 @@ def _standing_in(generator: torch.Generator) -> Iterator[None]:
     kind = generator.device.type
     devices = [] if kind == "cpu" else [generator.device]
     source = (
-        torch.random.default_generator
+        torch.default_generator
         if kind == "cpu"
         else getattr(torch, kind).default_generators[generator.device.index or 0]
     )

@@ -58,10 +58,10 @@ def prefill(
 
 def _read(plan: Plan, inputs: ModelInputs, state: DecodingState) -> Iterator[tuple[Any, int]]:
     """The outputs of each forward over the prompt, and the positions it covered."""
-    if inputs.config.prefill_chunk_size is not None:
-        yield from _in_chunks(plan, inputs, state, inputs.config.prefill_chunk_size)
-    elif bridge.overrides(plan.model, "_prefill"):
+    if bridge.overrides(plan.model, "_prefill"):
         yield state.run_own_prefill(), inputs.only_last or state.ids.shape[1] + inputs.offset
+    elif inputs.config.prefill_chunk_size is not None:
+        yield from _in_chunks(plan, inputs, state, inputs.config.prefill_chunk_size)
     else:
         yield state.run(_prompt_inputs(plan, inputs, state)), inputs.only_last or state.ids.shape[1] + inputs.offset
 
