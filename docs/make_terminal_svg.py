@@ -5,15 +5,12 @@
 
 import io
 import re
-import runpy
-from contextlib import redirect_stdout
+import subprocess
+import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
-from typer.testing import CliRunner
-
-from unspool.cli import app
 
 ROOT = Path(__file__).parent.parent
 QUESTION = "Why is the sky blue? Answer in three sentences."
@@ -23,14 +20,14 @@ def prompt(command: str) -> Text:
     return Text.assemble(("$ ", "bold green"), (command, "bold"))
 
 
-def answer() -> str:
-    return CliRunner().invoke(app, ["generate", QUESTION], catch_exceptions=False).stdout.strip()
+def output(*args: str) -> Text:
+    return Text(
+        subprocess.run([sys.executable, *args], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.rstrip("\n")
+    )
 
 
 def layers() -> Text:
-    with redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(str(ROOT / "examples" / "hidden_states.py"), run_name="__main__")
-    text = Text(printed.getvalue().rstrip("\n"))
+    text = output("examples/hidden_states.py")
     text.highlight_regex(r"·+", "dim")
     text.highlight_regex(r"█+", "cyan")
     text.highlight_regex(r"'.*?'", "yellow")
@@ -41,7 +38,7 @@ def main() -> None:
     console = Console(record=True, width=96, file=io.StringIO(), force_terminal=True, highlight=False)
     for part in (
         prompt(f'unspool generate "{QUESTION}"'),
-        Text(answer()),
+        output("-m", "unspool", "generate", QUESTION),
         "",
         prompt("python examples/hidden_states.py"),
     ):

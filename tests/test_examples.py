@@ -14,7 +14,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Runs an example on the model that is loaded already; returns the lines it prints."""
-    monkeypatch.setattr("unspool.cli.load_model", smollm2_or_tiny)
+    loaded = smollm2_or_tiny()
+    monkeypatch.setattr("unspool.cli.load_model", lambda: loaded)
 
     def run(name):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")

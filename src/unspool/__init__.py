@@ -58,6 +58,7 @@ _HOMES = {
     "unspool.families.registry": ("register_family",),
     "unspool.pipeline": ("Pipeline",),
     "unspool.records": (
+        "Beams",
         "Finish",
         "FinishReason",
         "Opening",

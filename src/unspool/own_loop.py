@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,13 @@ from greenlet import getcurrent, greenlet
 from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
 
 from unspool import bridge, stages
-from unspool import cache as caches
 from unspool.ambient import without_gradients
-from unspool.decoding.registry import find_method
 from unspool.errors import UnsupportedError
-from unspool.families.registry import template_of
-from unspool.kept import KeptState
-from unspool.plan import Constraints, ModelInputs, Plan
-from unspool.records import Event, Finish, FinishReason, Opening, Result
+from unspool.plan import Plan, open_run
+from unspool.prepared import Prepared, prepare
+from unspool.records import Event, Finish, FinishReason, Result
 from unspool.sinks.collect import CollectSink
-from unspool.stages.constraints import keeps_scores, pad_token, random_source
-from unspool.stages.inputs import with_past
+from unspool.stages.constraints import random_source
 from unspool.state import DecodingState
 
 if TYPE_CHECKING:
@@ -117,73 +113,32 @@ class _Body:
         **model_kwargs: Any,
     ) -> Any:
         """The decoding loop that transformers calls once it has prepared the inputs."""
-        model_kwargs.pop("synced_gpus", None)
-        plan = self._inner_plan(model, generation_config, model_kwargs)
-        made = self._inputs(plan, input_ids, inputs_tensor, model_kwargs)
-        constraints = Constraints(
-            processors=logits_processor,
-            criteria=stopping_criteria,
-            pad_token=pad_token(made),
+        made = prepare(
+            self.plan.request,
+            model=model,
+            input_ids=input_ids,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            generation_config=generation_config,
+            inputs_tensor=inputs_tensor,
+            model_kwargs=model_kwargs,
             generator=self._generator,
-            keeps_scores=keeps_scores(made.config, stopping_criteria),
         )
-        count = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-        opening = Opening(
-            prompt_ids=input_ids,
-            rows_per_prompt=count,
-            config=generation_config,
-            tokenizer=self.plan.request.tokenizer,
-            encoder_outputs=model_kwargs.get("encoder_outputs"),
-            is_encoder_decoder=bool(model.config.is_encoder_decoder),
-            method=plan.method.name,
-        )
-        return self._run_stages(plan, made, constraints, opening)
+        return self._run_stages(made)
 
-    def _run_stages(self, plan: Plan, made: ModelInputs, constraints: Constraints, opening: Opening) -> Any:
-        collect = CollectSink()
-        collect.open(opening)
+    def _run_stages(self, made: Prepared) -> Any:
+        opening = open_run(made.plan, made.inputs)
         if self.run.first_opening is None:
             self.run.first_opening = opening
-        state = self.run.state = self.state = _hand_on(stages.prefill(plan, made, constraints), collect)
-        state.rows_per_prompt = opening.rows_per_prompt
+        collect = CollectSink()
+        collect.open(opening)
+        reading = stages.prefill(made.plan, made.inputs, made.constraints)
+        state = self.run.state = self.state = _hand_on(reading, collect)
         try:
-            collect.close(_hand_on(stages.decode(plan, state), collect), None)
+            collect.close(_hand_on(stages.decode(made.plan, state), collect), None)
         finally:
             state.release()
         return collect.output
-
-    def _inner_plan(self, model: PreTrainedModel, config: GenerationConfig, kwargs: Mapping[str, Any]) -> Plan:
-        returns_cache = bool(config.return_dict_in_generate) or kwargs.get(bridge.cache_name(model)) is not None
-        return replace(
-            self.plan,
-            model=model,
-            config=config,
-            method=find_method(self.plan.request.decoding or bridge.mode(config, self.plan.request.assistant_model)),
-            family=template_of(model),
-            model_kwargs=kwargs,
-            rows_per_prompt=1,  # transformers has repeated the rows already
-            returns_cache=returns_cache,
-        )
-
-    def _inputs(
-        self, plan: Plan, ids: torch.Tensor, tensor: torch.Tensor | None, kwargs: dict[str, Any]
-    ) -> ModelInputs:
-        cache = kwargs.get(bridge.cache_name(plan.model))
-        if cache is not None and not caches.rows(cache):
-            caches.grow_in_place(cache, plan.config.max_length)
-        if plan.method.rolls_back:
-            bridge.keep_past(cache)
-        embeds = None if plan.model.config.is_encoder_decoder else kwargs.get("inputs_embeds")
-        made = ModelInputs(
-            input_ids=ids,
-            tensor=tensor if tensor is not None else ids if embeds is None else embeds,
-            name="input_ids" if embeds is None else "inputs_embeds",
-            kwargs=kwargs,
-            config=plan.config,
-            kept=KeptState(plan.model, cache),
-            offset=0 if embeds is None else embeds.shape[1] - ids.shape[1],
-        )
-        return with_past(plan, made)
 
     def _stop_strings(self) -> list[StopStringCriteria]:
         strings = self.plan.config.stop_strings

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from unspool import stages
 from unspool.own_loop import run_own_loop
-from unspool.plan import Constraints, ModelInputs, Plan, Request
+from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
 from unspool.records import Event, Opening, Result
 from unspool.state import DecodingState
 
@@ -97,17 +97,7 @@ class Run:
         made, plan = self.made, self.plan
         if made is None or self.first_opening is not None:
             return self.first_opening
-        count = plan.rows_per_prompt
-        encoder = made.kwargs.get("encoder_outputs")
-        self.first_opening = Opening(
-            prompt_ids=made.input_ids.repeat_interleave(count, dim=0),
-            rows_per_prompt=count,
-            config=made.config,
-            tokenizer=plan.request.tokenizer,
-            encoder_outputs=encoder,
-            is_encoder_decoder=bool(plan.model.config.is_encoder_decoder),
-            method=plan.method.name,
-        )
+        self.first_opening = open_run(plan, made)
         return self.first_opening
 
     def release(self) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+from unspool.records import Opening
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from unspool.families.base import Family
     from unspool.kept import KeptState
 
-__all__ = ["Constraints", "ModelInputs", "Plan", "Request"]
+__all__ = ["Constraints", "ModelInputs", "Plan", "Request", "open_run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class Plan:
         default_max_length: Whether no maximum length was asked for.
         default_min_length: Whether no minimum length was asked for.
         returns_cache: Whether the result holds the cache.
+        expanded: Whether the inputs have one row per sequence already, instead of one per prompt.
         own_loop: Whether the model's class has a loop of its own, which is run as it is around ours.
     """
 
@@ -75,6 +78,7 @@ class Plan:
     default_max_length: bool
     default_min_length: bool
     returns_cache: bool
+    expanded: bool = False
     own_loop: bool = False
 
 
@@ -123,3 +127,17 @@ class Constraints:
     pad_token: torch.Tensor | None = None
     generator: torch.Generator | None = None
     keeps_scores: bool = False
+
+
+def open_run(plan: Plan, inputs: ModelInputs) -> Opening:
+    """What sinks are told of a run before its first event."""
+    ids = inputs.input_ids
+    return Opening(
+        prompt_ids=ids if plan.expanded else ids.repeat_interleave(plan.rows_per_prompt, dim=0),
+        rows_per_prompt=plan.rows_per_prompt,
+        config=inputs.config,
+        tokenizer=plan.request.tokenizer,
+        encoder_outputs=inputs.kwargs.get("encoder_outputs"),
+        is_encoder_decoder=bool(plan.model.config.is_encoder_decoder),
+        method=plan.method.name,
+    )

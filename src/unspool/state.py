@@ -47,7 +47,7 @@ class DecodingState:
         self.config = inputs.config
         self.ids = inputs.input_ids
         self.prompt_length = inputs.input_ids.shape[1]
-        self.rows_per_prompt = 1
+        self.rows_per_prompt = plan.rows_per_prompt if plan.expanded else 1
         self.steps = 0
         self.forwards = 0
         self.drafted = 0

@@ -38,7 +38,7 @@ def prefill(
         call=bridge.forward_call(plan.model, inputs.config, inputs.kwargs),
     )
     state = DecodingState(plan, inputs, constraints, carry)
-    if not plan.family.can_expand_later(plan.model, carry, inputs.input_ids.shape[0]):
+    if not plan.expanded and not plan.family.can_expand_later(plan.model, carry, inputs.input_ids.shape[0]):
         state.expand(plan.rows_per_prompt)
     total = inputs.input_ids.shape[1] + inputs.offset
     done = inputs.reused
