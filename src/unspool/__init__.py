@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unspool.api import generate, generate_stream, prefill
+    from unspool.best import best_of
+    from unspool.custom import custom_generate
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
     from unspool.pipeline import Pipeline
@@ -45,6 +47,8 @@ __all__ = [
     "Step",
     "Stream",
     "TextChunk",
+    "best_of",
+    "custom_generate",
     "decoding_method",
     "generate",
     "generate_stream",
@@ -54,6 +58,8 @@ __all__ = [
 
 _HOMES = {
     "unspool.api": ("generate", "generate_stream", "prefill"),
+    "unspool.best": ("best_of",),
+    "unspool.custom": ("custom_generate",),
     "unspool.decoding.registry": ("decoding_method",),
     "unspool.families.registry": ("register_family",),
     "unspool.pipeline": ("Pipeline",),

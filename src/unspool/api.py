@@ -67,7 +67,7 @@ def generate_stream(
         streamer: A streamer of transformers; gets the same calls as from `generate()`.
         negative_prompt_ids: The negative prompt of classifier-free guidance.
         negative_prompt_attention_mask: Its mask.
-        custom_generate: A decoding loop written for transformers.
+        custom_generate: For `generate()` only: a decoding loop written for transformers, which is run as it is.
         tokenizer: The model's tokenizer; needed for stop strings, used by `Stream.text` and text sinks.
         assistant_tokenizer: The draft model's tokenizer, if it is another.
         decoding: A decoding method of your own, or the name of a registered one.
@@ -137,10 +137,25 @@ def generate(model: PreTrainedModel, inputs: torch.Tensor | None = None, *args: 
         >>> generate(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=4).shape
         torch.Size([1, 7])
     """
+    if kwargs.get("custom_generate") is not None:
+        return _custom(model, inputs, args, kwargs)
     collect = CollectSink()
     sinks = [*kwargs.pop("sinks", ()), collect]
     generate_stream(model, inputs, *args, sinks=sinks, **kwargs).to()
     return collect.output
+
+
+def _custom(model: PreTrainedModel, inputs: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a decoding loop written for transformers."""
+    from unspool.custom import run_custom
+
+    for name in ("sinks", "decoding", "seed", "generator", "pipeline"):
+        if kwargs.pop(name, None):
+            raise ArgumentError(f"{name} has no part in a loop given as custom_generate; leave one of the two out.")
+    loop = kwargs.pop("custom_generate")
+    names = ("generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus")
+    named = dict(zip(names, args, strict=False))
+    return run_custom(model, loop, {"inputs": inputs, **named, **kwargs})
 
 
 def prefill(

@@ -442,5 +442,22 @@ def decode_settings(model: PreTrainedModel) -> Callable[[], AbstractContextManag
     return cast("Callable[[], AbstractContextManager[None]]", model._optimize_model_for_decode)
 
 
+def hand_on_to_loop() -> None:
+    """Keeps tokenizer, assistants and streamer for a custom decoding loop, to which transformers doesn't hand them.
+
+    To be called while transformers asks the loop for its signature. It then holds these arguments under
+    `generation_mode_kwargs`, to be replaced by those among `kwargs` that the signature names; so they are put there.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "_extract_generation_mode_kwargs":
+        frame = frame.f_back
+    if frame is None:
+        return
+    held, kwargs = frame.f_locals.get("generation_mode_kwargs"), frame.f_locals.get("kwargs")
+    if isinstance(held, dict) and isinstance(kwargs, dict):
+        names = ("tokenizer", "assistant_tokenizer", "assistant_model")
+        kwargs.update({name: held[name] for name in names if held.get(name) is not None})
+
+
 def _accepts(function: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(function).parameters

@@ -18,15 +18,18 @@ class StreamerSink:
 
     Args:
         streamer: Anything with `put(ids)` and `end()`.
+        prompt: Whether the prompt is put.
     """
 
-    def __init__(self, streamer: Any) -> None:
+    def __init__(self, streamer: Any, *, prompt: bool = True) -> None:
         self._streamer = streamer
+        self._prompt = prompt
 
     def open(self, opening: Opening) -> None:
         """Puts the prompt."""
         self._run: list[torch.Tensor] | None = [] if opening.method == "assisted_generation" else None
-        self._streamer.put(opening.prompt_ids.cpu())
+        if self._prompt:
+            self._streamer.put(opening.prompt_ids.cpu())
 
     def take(self, event: Event) -> None:
         """Puts the tokens of a step; those that assisted decoding takes at once, at once."""

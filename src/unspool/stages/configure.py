@@ -133,7 +133,10 @@ def _method(request: Request, config: GenerationConfig) -> Method:
 
 def _refuse_unsupported(request: Request, config: GenerationConfig) -> None:
     if request.custom_generate is not None:
-        raise UnsupportedError("custom_generate can't be streamed yet; pass your own method as `decoding=` instead.")
+        raise UnsupportedError(
+            "custom_generate replaces the loop that would be streamed. Run it with unspool.generate(), "
+            "or write it as a decoding method and pass that as `decoding=`."
+        )
     if request.synced_gpus:
         raise UnsupportedError("synced_gpus=True can't be streamed: rows of other processes would have to step along.")
     if config.cache_implementation == "paged":
