@@ -66,6 +66,9 @@ HOOKS: tuple[str, ...] = (
 )
 """The hooks used here; each must exist in every supported release."""
 
+SORTS_DRAWN_BEAMS: bool = ".sort(" in inspect.getsource(generation_utils.GenerationMixin._get_top_k_continuations)
+"""Whether beam sampling puts the continuations it has drawn in the order of their scores, as newer releases do."""
+
 _HAS_MULTIMODAL_ENCODING = hasattr(GenerationMixin, "_maybe_prepare_encoder_kwargs_for_generation")
 _DROPS_FULL_MASKS = CACHE == "cache"
 
@@ -257,19 +260,18 @@ def prepare_cache(
 ) -> None:
     """Puts the cache that the config asks for into the keywords.
 
-    The largest static cache so far, which transformers remembers on the model, is forgotten again: what one
-    call did must not change the next.
+    Static caches that transformers remembers on the model are out of its sight meanwhile: what one call did must
+    not change the next, and two streams must not share a cache.
     """
-    remembered = "_previous_max_cache_length"
-    before = vars(model).get(remembered)
+    names = ("_cache", "_previous_max_cache_length")
+    remembered = {name: vars(model).pop(name) for name in names if name in vars(model)}
     try:
         mode = GenerationMode.ASSISTED_GENERATION if rolls_back else GenerationMode.GREEDY_SEARCH
         model._prepare_cache_for_generation(config, kwargs, mode, batch_size, length)
     finally:
-        if before is None:
-            vars(model).pop(remembered, None)
-        else:
-            setattr(model, remembered, before)
+        for name in names:
+            vars(model).pop(name, None)
+        vars(model).update(remembered)
 
 
 def keep_past(cache: Any) -> None:

@@ -44,7 +44,10 @@ def beam_sample(state: DecodingState) -> Decoding:
 
     def draw(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         indices = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=count, generator=state.generator)
-        ordered, order = scores.gather(1, indices).sort(dim=-1, descending=True)
+        drawn = scores.gather(1, indices)
+        if not bridge.SORTS_DRAWN_BEAMS:
+            return drawn, indices
+        ordered, order = drawn.sort(dim=-1, descending=True)
         return ordered, indices.gather(1, order)
 
     yield from _search(state, draw)

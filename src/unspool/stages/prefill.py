@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from unspool import bridge
+from unspool import cache as caches
 from unspool.ambient import without_gradients
 from unspool.errors import CacheError, UnsupportedError
 from unspool.families.base import Carry
@@ -75,8 +76,11 @@ def _prompt_inputs(plan: Plan, inputs: ModelInputs, state: DecodingState) -> dic
 
 def _in_chunks(plan: Plan, inputs: ModelInputs, state: DecodingState, size: int) -> Iterator[tuple[Any, int]]:
     carry, name = state.carried, bridge.cache_name(plan.model)
-    if carry.kwargs.get(name) is None:
-        raise CacheError("prefill_chunk_size needs a cache to put the chunks in; leave out use_cache=False.")
+    if carry.kwargs.get(name) is None or caches.is_recurrent(carry.kwargs[name]):
+        raise CacheError(
+            f"prefill_chunk_size needs a cache that counts positions, to put the chunks in, and here is none "
+            f"({type(plan.model).__name__}). Leave it out, or leave out use_cache=False."
+        )
     raw = [key for key in bridge.PREFILL_ONLY if key != "mm_encoder_outputs" and carry.kwargs.get(key) is not None]
     ids = state.ids[:, -(inputs.only_last or 0) :]
     chunks = torch.split(ids, size, dim=-1)
@@ -91,7 +95,9 @@ def _in_chunks(plan: Plan, inputs: ModelInputs, state: DecodingState, size: int)
         if encoded:
             made["mm_encoder_outputs"] = encoded
         outputs = state.run(made, decoding=True)  # chunks are compiled, as steps are
-        carry.kwargs[name] = outputs[bridge.CACHE if bridge.CACHE in outputs else name]
+        if outputs.get(name) is None:
+            raise CacheError(f"{type(plan.model).__name__} returns no cache; leave out prefill_chunk_size.")
+        carry.kwargs[name] = outputs[name]
         start = stop
         yield outputs, chunk.shape[1]
     carry.kwargs = {**carry.kwargs, **{key: whole[key] for key in _up_to(whole, 0, 0)}}
