@@ -47,7 +47,7 @@ class GrowingLayer(DynamicLayer):
         super().__init__()
         self.limit = limit
         self._rooms: list[torch.Tensor] = []
-        self._views: list[torch.Tensor] = []
+        self._own: torch.Tensor | None = None
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -56,12 +56,13 @@ class GrowingLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
-        stop = start + key_states.shape[-2]
-        if not self.has_room(stop):
-            self._make_room(key_states, value_states, start, stop)
-        for room, new in zip(self._rooms, (key_states, value_states), strict=True):
-            room[..., start:stop, :] = new
-        self._use(self._rooms, stop)
+        new = key_states.shape[-2]
+        if not self.has_room(start + new):
+            self._make_room(key_states, value_states, start, start + new)
+        keys, values = self._rooms
+        keys.narrow(-2, start, new).copy_(key_states)
+        values.narrow(-2, start, new).copy_(value_states)
+        self._use(self._rooms, start + new)
         return self.keys, self.values
 
     def repeat(self, count: int) -> None:
@@ -81,7 +82,7 @@ class GrowingLayer(DynamicLayer):
         if not self.has_room(0):
             self.reorder_cache(index)
             return
-        for view in self._views:
+        for view in (self.keys, self.values):
             part = view[..., shared:, :]
             part.copy_(part.index_select(0, index))
 
@@ -94,17 +95,17 @@ class GrowingLayer(DynamicLayer):
 
     def has_room(self, stop: int) -> bool:
         """Whether `stop` positions fit, and the tensors in use are still the layer's own."""
-        return bool(self._views) and self.keys is self._views[0] and stop <= self._rooms[0].shape[-2]
+        return self._own is not None and self.keys is self._own and stop <= self._rooms[0].shape[-2]
 
     def reset(self) -> None:
         """Forgets all positions."""
-        self._rooms, self._views = [], []
+        self._rooms, self._own = [], None
         super().reset()
 
     def _use(self, rooms: list[torch.Tensor], stop: int) -> None:
         self._rooms = rooms
-        self._views = [room[..., :stop, :] for room in rooms]
-        self.keys, self.values = self._views
+        self.keys, self.values = (room.narrow(-2, 0, stop) for room in rooms)
+        self._own = self.keys
 
     def _make_room(self, key_states: torch.Tensor, value_states: torch.Tensor, start: int, stop: int) -> None:
         capacity = stop + max(_SPARE, stop // 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unspool import afresh, bridge
+from unspool import outputs as outputs_of
 from unspool.endings import Endings
 from unspool.errors import CriterionError
 from unspool.records import Beams, Finish, Result, Step
@@ -209,7 +209,7 @@ class DecodingState:
             tokens=tokens,
             logits=self._logits,  # type: ignore[arg-type]
             scores=self._scores,  # type: ignore[arg-type]
-            outputs=_of_this_step(self._outputs),
+            outputs=outputs_of.strip(self._outputs),
             positions=range(length - self.width, length),
             rows_per_prompt=self.rows_per_prompt,
             **books,
@@ -228,7 +228,7 @@ class DecodingState:
             decoding: Whether this is a step, for which the compiled forward and the decoding settings are meant.
         """
         carry = self.carried
-        self.width = _width(inputs, self.plan.family.prefix)
+        self.width = outputs_of.width(inputs, self.plan.family.prefix)
         call = carry.call if decoding else self.plan.model
         if carry.kept or (decoding and self._settings is not None):
             with carry.kept.in_place(), self._settings() if decoding and self._settings else contextlib.nullcontext():
@@ -261,7 +261,7 @@ class DecodingState:
             self.plan.family.take_cache(self.carried, self._ready)
         self.ids = self.plan.family.expand(self.plan.model, self.carried, self.ids, count)
         if self._ready is not None:
-            self._ready = _repeat(self._ready, count, rows, width)
+            self._ready = outputs_of.repeat(self._ready, count, rows, width)
         self._open_books()
 
     def result(self, otherwise: Finish) -> Result:
@@ -314,39 +314,3 @@ def _standing_in(generator: torch.Generator) -> Iterator[None]:
         source.set_state(generator.get_state())
         yield
         generator.set_state(source.get_state())
-
-
-def _width(inputs: dict[str, Any], prefix: str) -> int:
-    """How many positions a forward covers."""
-    for name in (prefix + "input_ids", "inputs_embeds"):
-        if inputs.get(name) is not None:
-            return int(inputs[name].shape[1])
-    return 1
-
-
-def _of_this_step(outputs: Any) -> Any:
-    """A model's output without its cache, and with the last position's logits only."""
-    for name in bridge.STATE_NAMES:
-        if name in outputs:
-            OrderedDict.__delitem__(outputs, name)  # a ModelOutput refuses to lose fields by itself
-            object.__setattr__(outputs, name, None)
-    if outputs.logits.shape[1] > 1:
-        outputs.logits = outputs.logits[:, -1:].clone()
-    return outputs
-
-
-def _repeat(value: Any, count: int, rows: int, width: int) -> Any:
-    """A model's output with each row repeated, field by field; what has no rows is left alone."""
-    if isinstance(value, torch.Tensor):
-        if value.ndim and value.shape[0] == rows:
-            return value.repeat_interleave(count, dim=0)
-        if value.ndim and value.shape[0] == rows * width:  # rows and positions in one dimension, as routers give
-            apart = value.reshape(rows, width, *value.shape[1:])
-            return apart.repeat_interleave(count, dim=0).flatten(0, 1)
-        return value
-    if hasattr(value, "keys"):
-        held = {k: v if k in bridge.STATE_NAMES else _repeat(v, count, rows, width) for k, v in value.items()}
-        return type(value)(**held)
-    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return type(value)(_repeat(item, count, rows, width) for item in value)
-    return value

@@ -11,13 +11,14 @@ Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Deco
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from unspool import bridge
 from unspool.decoding.registry import Decoding, decoding_method
 from unspool.errors import CacheError
+from unspool.outputs import cut
 from unspool.records import Step
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Rounds:
         before = total - logits.shape[1]  # positions of the prompt, all but its last, in the first forward
         for i, token in enumerate(tokens):
             start = 0 if first and i == 0 else before + i
-            part = _cut(outputs, start, before + i + 1, total)
+            part = cut(outputs, start, before + i + 1, total)
             state.present(part, logits[:, i].clone(), scores[:, i].clone(), before + i + 1 - start)
             steps.append(state.append(torch.tensor([token], device=state.ids.device), drafted=i < matches))
             if not state.running:
@@ -203,32 +204,3 @@ def _speculate(
             rest = left / total
     last = torch.multinomial(rest, num_samples=1, generator=generator)
     return [*proposed[:matches].tolist(), int(last)], matches
-
-
-def _cut(outputs: Any, start: int, stop: int, width: int) -> Any:
-    """A model's output for some of the `width` positions of its forward, in tensors of their own."""
-    made = {}
-    for name, value in outputs.items():
-        if name in bridge.STATE_NAMES:
-            continue
-        made[name] = _cut_field(name, value, start, stop, width)
-    made["logits"] = made["logits"][:, -1:] if made.get("logits") is not None else None
-    return type(outputs)(**made)
-
-
-def _cut_field(name: str, value: Any, start: int, stop: int, width: int) -> Any:
-    if isinstance(value, (tuple, list)):
-        return type(value)(_cut_field(name, item, start, stop, width) for item in value)
-    if not isinstance(value, torch.Tensor) or name.startswith("encoder"):
-        return value
-    if name == "logits":  # of the last positions only
-        at = value.shape[1] - (width - stop) - 1
-        return value[:, at : at + 1].clone()
-    if "attentions" in name and value.ndim == 4:
-        keys = value.shape[-1] if name.startswith("cross") else value.shape[-1] - (width - stop)
-        return value[..., start:stop, :keys].clone()
-    if value.ndim > 1 and value.shape[1] == width:
-        return value[:, start:stop].clone()
-    if value.ndim and value.shape[0] == width:
-        return value[start:stop].clone()
-    return value
