@@ -6,6 +6,7 @@ import pytest
 @pytest.fixture(autouse=True, scope="session")
 def names_in_examples(doctest_namespace):
     import torch
+
     from tiny import tiny_model
 
     doctest_namespace |= {"tiny_model": tiny_model, "torch": torch}

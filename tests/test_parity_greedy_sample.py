@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import BOS, CONFIGS, ENCODER_DECODER, PAD, START, prompt, tiny_model
 from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
+from tiny import BOS, CONFIGS, ENCODER_DECODER, PAD, START, prompt, tiny_model
 from unspool import bridge, generate, generate_stream
 
 NAMES = sorted(CONFIGS)

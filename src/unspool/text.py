@@ -1,0 +1,236 @@
+"""From steps to text, with what it was made from.
+
+Text that may yet become a stop string is held until that is known, and a stop string is never shown. A piece of
+text, its ids and its log-probabilities stay together: what is held is held by whole tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from unspool.detokenize import Detokenizer, detokenizer_for
+from unspool.errors import ArgumentError
+from unspool.records import Event, Finish, FinishReason, Opening, Step, TextChunk
+
+__all__ = ["RowText", "StopStrings", "TextStream", "text_chunks"]
+
+
+class StopStrings:
+    """Some strings that end a text.
+
+    Args:
+        strings: The strings; empty ones are ignored.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self.strings = tuple(string for string in strings if string)
+
+    def first(self, text: str) -> tuple[int, str] | None:
+        """Where the earliest stop string begins, and which it is; of several that begin there, the longest."""
+        found = [(text.find(string), -len(string), string) for string in self.strings if string in text]
+        return (min(found)[0], min(found)[2]) if found else None
+
+    def held(self, text: str) -> int:
+        """How many characters at the end of a text may be the beginning of a stop string."""
+        longest = 0
+        for string in self.strings:
+            for count in range(min(len(string) - 1, len(text)), longest, -1):
+                if text.endswith(string[:count]):
+                    longest = count
+                    break
+        return longest
+
+
+class RowText:
+    """The text of one row.
+
+    Args:
+        row: The row, its prompt and its sample.
+        detokenizer: Turns ids into text.
+        stops: What ends the text.
+    """
+
+    def __init__(self, row: tuple[int, int, int], detokenizer: Detokenizer, stops: StopStrings) -> None:
+        self._row, self._detokenizer, self._stops = row, detokenizer, stops
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._texts: list[str] = []
+        self.finished = False
+
+    def push(self, token: int, logprob: float) -> TextChunk | None:
+        """Takes a token; gives a chunk if there is new text that can be shown."""
+        if self.finished:
+            return None
+        self._ids.append(token)
+        self._logprobs.append(logprob)
+        self._texts.append(self._detokenizer.push(token))
+        if not self._texts[-1]:
+            return None
+        buffer = "".join(self._texts)
+        stop = self._stops.first(buffer)
+        if stop is not None:
+            return self._end_at(buffer, *stop)
+        return self._release(len(buffer) - self._stops.held(buffer))
+
+    def end(self, finish: Finish) -> TextChunk | None:
+        """Ends the row: gives its last chunk, with all that was held."""
+        if self.finished:
+            return None
+        rest = self._detokenizer.flush()
+        if rest and self._texts:
+            self._texts[-1] += rest
+        buffer = "".join(self._texts) if self._texts else rest
+        stop = self._stops.first(buffer)
+        if stop is not None:
+            return self._end_at(buffer, *stop)
+        return self._last(buffer, len(self._ids), finish)
+
+    def _release(self, safe: int) -> TextChunk | None:
+        """A chunk of the tokens whose text lies within the first `safe` characters, up to the last that has text."""
+        count = position = 0
+        for i, text in enumerate(self._texts):
+            position += len(text)
+            if position > safe:
+                break
+            if text:
+                count = i + 1
+        return self._chunk("".join(self._texts[:count]), count) if count else None
+
+    def _end_at(self, buffer: str, position: int, stop: str) -> TextChunk:
+        """The last chunk: the text before a stop string, and the tokens in which it lies."""
+        count = shown = 0
+        while count < len(self._texts) and shown < position:
+            shown += len(self._texts[count])
+            count += 1
+        return self._last(buffer[:position], count, Finish(FinishReason.STOP_STRING, stop))
+
+    def _last(self, text: str, count: int, finish: Finish) -> TextChunk:
+        self.finished = True
+        return self._chunk(text, count, finish)
+
+    def _chunk(self, text: str, count: int, finish: Finish | None = None) -> TextChunk:
+        ids, logprobs = tuple(self._ids[:count]), tuple(self._logprobs[:count])
+        del self._ids[:count], self._logprobs[:count], self._texts[:count]
+        row, prompt, sample = self._row
+        return TextChunk(row, prompt, sample, text, ids, logprobs, finish)
+
+
+class TextStream:
+    """The text of all rows of a run.
+
+    Under beams, a row is a sequence that will be returned. Its text comes as far as all beams of its prompt agree,
+    and the rest at the end; log-probabilities are then not known for every token, and NaN where they aren't.
+
+    Args:
+        opening: What the run began with.
+        tokenizer: The model's tokenizer.
+        skip_special_tokens: Whether special tokens have no text.
+
+    Raises:
+        ArgumentError: The tokenizer is none.
+    """
+
+    def __init__(self, opening: Opening, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
+        make = detokenizer_for(tokenizer, skip_special_tokens=skip_special_tokens)
+        stops = opening.config.stop_strings or ()
+        strings = StopStrings((stops,) if isinstance(stops, str) else tuple(stops))
+        count = opening.rows_per_prompt
+        self._start = opening.prompt_ids.shape[1]
+        self._prompts = opening.rows // count
+        self._by_beams = (opening.config.num_beams or 1) > 1
+        if self._by_beams:
+            count = opening.config.num_return_sequences or 1
+        self._count = count
+        rows = ((row, row // count, row % count) for row in range(self._prompts * count))
+        self.rows = [RowText(row, make(), strings) for row in rows]
+        self._agreed = [0] * self._prompts
+
+    def take(self, event: Event) -> list[TextChunk]:
+        """The chunks that a step makes certain."""
+        if not isinstance(event, Step):
+            return []
+        if event.beams is not None:
+            return self._take_beams(event)
+        chunks = []
+        columns = (self.rows, event.live.tolist(), event.tokens.tolist(), event.logprobs.tolist())
+        for row, (text, live, token, logprob) in enumerate(zip(*columns, strict=True)):
+            if live:
+                chunks.append(text.push(token, logprob))
+            if row in event.ended:
+                chunks.append(text.end(event.ended[row]))
+        return [chunk for chunk in chunks if chunk is not None]
+
+    def finish(self, finishes: Sequence[Finish] | None, otherwise: Finish) -> list[TextChunk]:
+        """The last chunks of the rows that have not had theirs."""
+        endings = finishes if finishes is not None else [otherwise] * len(self.rows)
+        last = (text.end(finish) for text, finish in zip(self.rows, endings, strict=True))
+        return [chunk for chunk in last if chunk is not None]
+
+    def _take_beams(self, step: Step) -> list[TextChunk]:
+        assert step.beams is not None
+        chunks: list[TextChunk | None] = []
+        candidates = step.beams.candidates() if step.ended else None
+        for prompt, agreed in enumerate(step.beams.agreed):
+            for sample in range(self._count):
+                row = prompt * self._count + sample
+                ids = agreed if candidates is None else candidates[prompt][sample]
+                new = ids[self._start + self._agreed[prompt] :]
+                chunks.extend(self.rows[row].push(token, float("nan")) for token in new)
+                if row in step.ended:
+                    chunks.append(self.rows[row].end(step.ended[row]))
+            self._agreed[prompt] = max(self._agreed[prompt], len(agreed) - self._start)
+        return [chunk for chunk in chunks if chunk is not None]
+
+
+def text_chunks(
+    events: Iterable[Event],
+    get_opening: Callable[[], Opening | None],
+    tokenizer: Any,
+    *,
+    skip_special_tokens: bool = True,
+    get_finishes: Callable[[], Sequence[Finish] | None] = lambda: None,
+) -> Iterator[TextChunk]:
+    """The text of a run's events.
+
+    Args:
+        events: The events.
+        get_opening: Gives what the run began with, once the first event has come.
+        tokenizer: The model's tokenizer.
+        skip_special_tokens: Whether special tokens have no text.
+        get_finishes: Gives how each row ended, once the events are over.
+
+    Yields:
+        A chunk whenever a row has new text, and one with `finish` set when it ends. If the run fails, what was held
+        comes first, then the error.
+
+    Raises:
+        ArgumentError: There is no tokenizer, or it is none.
+    """
+    if tokenizer is None:
+        raise ArgumentError("Text needs the model's tokenizer; pass it to text(), or to the call as `tokenizer=`.")
+    detokenizer_for(tokenizer)  # a wrong one raises here, not in mid-stream
+    return _text_chunks(events, get_opening, tokenizer, skip_special_tokens, get_finishes)
+
+
+def _text_chunks(
+    events: Iterable[Event],
+    get_opening: Callable[[], Opening | None],
+    tokenizer: Any,
+    skip_special_tokens: bool,
+    get_finishes: Callable[[], Sequence[Finish] | None],
+) -> Iterator[TextChunk]:
+    text: TextStream | None = None
+    try:
+        for event in events:
+            opening = get_opening()
+            if text is None and opening is not None:
+                text = TextStream(opening, tokenizer, skip_special_tokens=skip_special_tokens)
+            if text is not None:
+                yield from text.take(event)
+    except Exception as error:
+        if text is not None:
+            yield from text.finish(None, Finish(FinishReason.ERROR, error))
+        raise
+    if text is not None:
+        yield from text.finish(get_finishes(), Finish(FinishReason.STOPPED))
