@@ -7,6 +7,6 @@ import pytest
 def names_in_examples(doctest_namespace):
     import torch
 
-    from tiny import tiny_model
+    from tiny import tiny_model, tiny_tokenizer
 
-    doctest_namespace |= {"tiny_model": tiny_model, "torch": torch}
+    doctest_namespace |= {"tiny_model": tiny_model, "tiny_tokenizer": tiny_tokenizer, "torch": torch}

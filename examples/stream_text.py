@@ -11,7 +11,8 @@ inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_
 
 with generate_stream(model, **inputs, tokenizer=tokenizer, max_new_tokens=40) as stream:
     for chunk in stream.text():
-        print(f"{math.exp(sum(chunk.logprobs)):4.0%}  {chunk.text!r}")
+        if chunk.text:
+            print(f"{math.exp(sum(chunk.logprobs)):4.0%}  {chunk.text!r}")
 
 finish = stream.result.finishes[0]
 print(f"{stream.result.steps} tokens; ended by {finish.reason} ({finish.detail})")

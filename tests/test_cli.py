@@ -128,7 +128,7 @@ def test_a_wrong_value_is_one_line_and_exit_code_2(folder, args, message):
     assert run.stderr.startswith("unspool: ")
     assert run.stderr.count("\n") == 1
     assert message in run.stderr
-    assert run.stdout == ""
+    assert run.stdout.strip() == ""
 
 
 def test_no_such_model(tmp_path):

@@ -105,3 +105,16 @@ def prompt(rows: int = 1, length: int = 7, ragged: bool = False, seed: int = 0) 
             mask[row, : row % 3] = 0
         ids = ids.masked_fill(mask == 0, PAD)
     return {"input_ids": ids, "attention_mask": mask}
+
+
+@functools.cache
+def tiny_tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """Words `w5`, `w6` ... for the ids of the tiny models."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = ["<pad>", "<s>", "</s>", "<start>", *(f"w{i}" for i in range(4, VOCAB))]
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>", padding_side="left"
+    )

@@ -22,25 +22,24 @@ Stage = Generator[Event, Any, T]
 class Pipeline:
     """The stages of a run, each of which can be replaced by another with the same arguments and result.
 
-        A stage is a generator function: it yields events while it works and returns the record the next one needs.
+    A stage is a generator function: it yields events while it works and returns the record the next one needs.
 
     Attributes:
-            configure: `(Request) -> Plan`. Runs to its end at the call.
-            inputs: `(Plan) -> ModelInputs`.
-            constraints: `(Plan, ModelInputs) -> Constraints`.
-            prefill: `(Plan, ModelInputs, Constraints) -> DecodingState`.
-            decode: `(Plan, DecodingState) -> Result`.
+        configure: `(Request) -> Plan`. Runs to its end at the call.
+        inputs: `(Plan) -> ModelInputs`.
+        constraints: `(Plan, ModelInputs) -> Constraints`.
+        prefill: `(Plan, ModelInputs, Constraints) -> DecodingState`.
+        decode: `(Plan, DecodingState) -> Result`.
 
     Example:
-            >>> from unspool import stages
-    from unspool.own_loop import run_own_loop
-            >>> def with_note(plan, inputs):
-            ...     made = yield from stages.constraints(plan, inputs)
-            ...     print(len(made.criteria), "criteria")
-            ...     return made
-            >>> pipeline = Pipeline().replace(constraints=with_note)
-            >>> pipeline.prefill is stages.prefill
-            True
+        >>> from unspool import stages
+        >>> def with_note(plan, inputs):
+        ...     made = yield from stages.constraints(plan, inputs)
+        ...     print(len(made.criteria), "criteria")
+        ...     return made
+        >>> pipeline = Pipeline().replace(constraints=with_note)
+        >>> pipeline.prefill is stages.prefill
+        True
     """
 
     configure: Callable[[Request], Stage[Plan]] = stages.configure

@@ -28,11 +28,12 @@ class TextSink:
         flush: Whether to flush after each write.
 
     Example:
+        >>> import io
         >>> from unspool import generate_stream
-        >>> sink = TextSink(tokenizer=tiny_tokenizer(), end="|")
+        >>> sink = TextSink(io.StringIO(), tokenizer=tiny_tokenizer(), end=" (end)")
         >>> result = generate_stream(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=3).to(sink)
-        ... # doctest: +ELLIPSIS
-        ...|
+        >>> sink.file.getvalue().endswith(" (end)")
+        True
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class TextSink:
         end: str = "\n",
         flush: bool = True,
     ) -> None:
-        self._file, self._tokenizer = file, tokenizer
+        self.file, self._tokenizer = file, tokenizer
         self._skip_special, self._skip_prompt = skip_special_tokens, skip_prompt
         self._end, self._flush = end, flush
         self._text: TextStream | None = None
@@ -60,7 +61,7 @@ class TextSink:
         tokenizer = self._tokenizer if self._tokenizer is not None else opening.tokenizer
         if tokenizer is None:
             raise ArgumentError("TextSink needs the model's tokenizer; pass it as `tokenizer=` to it or to the call.")
-        self._out = self._file if self._file is not None else sys.stdout
+        self._out = self.file if self.file is not None else sys.stdout
         self._text = TextStream(opening, tokenizer, skip_special_tokens=self._skip_special)
         self._labelled = len(self._text.rows) > 1
         if not self._skip_prompt:
