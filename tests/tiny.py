@@ -10,9 +10,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 PAD, BOS, EOS, START, VOCAB = 0, 1, 2, 3, 160
-SMALL = dict(
-    vocab_size=VOCAB, pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, tie_word_embeddings=False
-)
+SMALL = dict(vocab_size=VOCAB, pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, tie_word_embeddings=False)
 LLAMA = dict(
     hidden_size=32,
     intermediate_size=64,
@@ -112,7 +110,7 @@ def tiny_tokenizer() -> transformers.PreTrainedTokenizerFast:
     """Words `w5`, `w6` ... for the ids of the tiny models."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = ["<pad>", "<s>", "</s>", "<start>", *(f"w{i}" for i in range(4, VOCAB))]
+    words = ["<pad>", "<s>", "</s>", "<start>", "abcdef", *(f"w{i}" for i in range(5, VOCAB))]
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return transformers.PreTrainedTokenizerFast(

@@ -118,7 +118,7 @@ class StreamDetokenizer:
         self._backend, self._skipped, self._pieces = backend, skipped, pieces
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._context: list[int] = []
-        self._stream = DecodeStream(skip_special_tokens=False)
+        self._stream: DecodeStream | None = DecodeStream(skip_special_tokens=False)
 
     def push(self, token: int) -> str:
         """The text that is certain now."""
@@ -139,19 +139,26 @@ class StreamDetokenizer:
         """One more that goes on from here by itself."""
         made = StreamDetokenizer(self._backend, self._skipped, self._pieces)
         made._utf8.setstate(self._utf8.getstate())
-        made._prime(self._context)
+        made._context = list(self._context)
+        made._stream = None if self._context else DecodeStream(skip_special_tokens=False)
         return made
 
     def _step(self, token: int) -> str:
-        try:
-            text = self._stream.step(self._backend, token)
-        except Exception:  # the text of a token changed that of the one before: only the window tells
-            text = None
-        if text is None:  # no text, or a true U+FFFD at the end, for which the stream would wait
-            text = self._in_window(token)
-            self._prime([*self._context, token])
-        else:
+        text = None
+        if self._stream is not None:
+            try:
+                text = self._stream.step(self._backend, token)
+            except Exception:  # the text of a token changed that of the one before: only the window tells
+                text = None
+        if text is not None:
             self._context = [*self._context, token][-_CONTEXT:]
+            return text
+        # No text, or a true U+FFFD at the end, for which the stream would wait: the window until that has passed.
+        text = self._in_window(token)
+        self._context = [*self._context, token][-_CONTEXT:]
+        self._stream = None
+        if text and not text.endswith("\ufffd"):
+            self._prime([token])
         return text
 
     def _in_window(self, token: int) -> str:
