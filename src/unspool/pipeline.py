@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from unspool import stages
 from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
-from unspool.records import Event, Opening, Result
+from unspool.records import Event, Finish, Opening, Result
 from unspool.state import DecodingState
 
 __all__ = ["Pipeline", "Run"]
@@ -98,6 +98,18 @@ class Run:
             return self.first_opening
         self.first_opening = open_run(plan, made)
         return self.first_opening
+
+    def partial(self, otherwise: Finish) -> Result | None:
+        """What the run has come to so far, with `otherwise` as the ending of live rows; None before stage 2 is over."""
+        if self.result is not None:
+            return self.result
+        if self.state is not None:
+            return self.state.result(otherwise)
+        opening = self.opening()
+        if opening is None:
+            return None
+        ids = opening.prompt_ids
+        return Result(ids, ids.shape[1], (otherwise,) * ids.shape[0], steps=0, forwards=0)
 
     def release(self) -> None:
         """Lets go of all that is large; the result stays."""

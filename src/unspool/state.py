@@ -286,8 +286,10 @@ class DecodingState:
     def release(self) -> None:
         """Lets go of the cache and of everything else that is large."""
         afresh.end(self.plan.processors)
+        self.settle = None
         if self.carry is not None:
             self.carry.kept.leave_with(self.carry.cache if self.plan.returns_cache else None)
+            self.carry.empty()  # an error's traceback may hold on to it
         self.carry = self.inputs = self._ready = self._outputs = self._logits = self._scores = self._history = None
 
     def _next_inputs(self) -> dict[str, Any]:

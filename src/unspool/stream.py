@@ -104,12 +104,9 @@ class Stream(Iterator[Step]):
     def result(self) -> Result | None:
         """What the run has come to: complete after its end, partial before and after leaving it.
 
-        None before the prompt has been read. Rows that are still live are given as stopped.
+        None before the first event. Rows that are still live are given as stopped.
         """
-        run = self._run
-        if run.result is not None or run.state is None:
-            return run.result
-        return run.state.result(Finish(FinishReason.STOPPED))
+        return self._run.partial(Finish(FinishReason.STOPPED))
 
     def close(self) -> None:
         """Leaves the stream: closes the sinks and frees the cache. Safe to call twice, and from another thread.
@@ -223,9 +220,7 @@ def _drive(run: Run, sinks: _Sinks) -> Generator[Event, Any, None]:
 
 
 def _end(run: Run, sinks: _Sinks, error: BaseException | None) -> None:
-    state = run.state
-    if state is not None and run.result is None:
-        run.result = state.result(_ending(error))
+    run.result = run.partial(_ending(error))
     try:
         sinks.close(run.result, error)
     finally:

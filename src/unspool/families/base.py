@@ -43,6 +43,10 @@ class Carry:
     fixed: dict[str, Any] | None = None
     position: torch.Tensor | None = None
 
+    def empty(self) -> None:
+        """Lets go of all it carries."""
+        self.kwargs, self.fixed, self.position = {}, None, None
+
     def state(self) -> tuple[str, Any] | None:
         """The cache, or the legacy state of a model without one, and its name."""
         for name in bridge.STATE_NAMES:
