@@ -182,6 +182,19 @@ def test_a_stop_string_in_the_prompt_is_not_the_one_that_ended_the_row(llama):
     assert_agree(stream, **asked)
 
 
+def test_of_two_stop_strings_in_one_token_the_earlier_is_the_detail(llama):
+    """The text ends before the earlier one, so that is what ended the row."""
+    row, step = next(
+        (row, step)
+        for row, step in itertools.product(range(ROWS), range(NEW))
+        if len(set(piece(row, step))) == 2 and not set(piece(row, step)) & set(letters().decode(free_run()[row][:step]))
+    )
+    first, last = piece(row, step)
+    for stops in ([first, last], [last, first]):
+        stream = generate_stream(llama, **GREEDY, stop_strings=stops, tokenizer=letters(), eos_token_id=2)
+        assert watched(stream)[row] == (step, Finish(FinishReason.STOP_STRING, first))
+
+
 def test_stop_strings_may_come_from_the_models_own_config(llama):
     llama.generation_config.stop_strings = stop = [piece(0, 2)[-1] + piece(0, 3)]
     stream = generate_stream(llama, **GREEDY, tokenizer=letters())

@@ -64,11 +64,16 @@ def test_leaving_early_closes_once_with_a_partial_result(way, settings):
     assert sink.error is None
 
 
-def test_an_error_of_the_consumer_reaches_the_sinks():
-    sink, error = Recorder(), ValueError("mine")
-    with pytest.raises(ValueError, match="mine"), started(sink) as stream:
+def fail_inside(stream, error):
+    with stream:
         next(stream)
         raise error
+
+
+def test_an_error_of_the_consumer_reaches_the_sinks():
+    sink, error = Recorder(), ValueError("mine")
+    with pytest.raises(ValueError, match="mine"):
+        fail_inside(started(sink), error)
     assert (sink.calls.count("close"), sink.error) == (1, error)
 
 

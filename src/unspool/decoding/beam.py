@@ -102,12 +102,12 @@ class BeamSearch:
         chosen = torch.topk(going, k=self.beams).indices
         self._keep(ids, choices, best, hits, finishes)
         self.ids, self.choices = _rows(ids, chosen), _rows(choices, chosen)
-        self.scores = going.gather(1, chosen)
+        self.scores, shown = going.gather(1, chosen), best.gather(1, chosen)
         self._lose_hope()
         over = not self._goes_on(hits)
         flat = (parents + offset).gather(1, chosen).flatten()
         return self.state.advance(
-            self._beams(flat, tokens.gather(1, chosen).flatten(), over),
+            self._beams(flat, tokens.gather(1, chosen).flatten(), shown.flatten(), over),
             ended=dict(enumerate(self.result(None).finishes)) if over else {},
             running=not over,
         )
@@ -142,13 +142,13 @@ class BeamSearch:
     def _new_length(self, ids: torch.Tensor) -> int:
         return int(ids.shape[-1]) - self.state.prompt_length
 
-    def _beams(self, parents: torch.Tensor, tokens: torch.Tensor, over: bool) -> Beams:
+    def _beams(self, parents: torch.Tensor, tokens: torch.Tensor, scores: torch.Tensor, over: bool) -> Beams:
         full = self.kept.done.all(dim=-1)
         settled = full & (torch.full_like(full, self.early is True) | ~self.hopeful[:, 0])
         return Beams(
             parents=parents,
             tokens=tokens,
-            scores=self.scores.flatten(),
+            scores=scores,
             ids=self.ids,
             finished_ids=self.kept.ids,
             finished_scores=self.kept.scores,

@@ -205,7 +205,7 @@ def _known(model: PreTrainedModel) -> set[str]:
 
     names = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
     names |= set(inspect.signature(model.forward).parameters)
-    names |= set(Request.__dataclass_fields__) | {"cache", "sinks"}
+    names |= {*Request.__dataclass_fields__, *bridge.CACHE_NAMES, "pipeline", "sinks", "streamer"}
     return names - {"kwargs", "self", "args"}
 
 

@@ -1,0 +1,1 @@
+"""Ratios to transformers, measured in one process: `make bench`."""
