@@ -56,7 +56,7 @@ def test_it_is_refused_at_the_call(kind):
     ids=str,
 )
 def test_settings_that_transformers_refuses_are_refused_at_the_call(asked):
-    with pytest.raises(ValueError, match=next(iter(asked))):
+    with pytest.raises(ValueError, match="|".join(asked)):
         generate_stream(tiny_model(), IDS, **asked)
 
 

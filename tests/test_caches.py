@@ -291,7 +291,7 @@ def test_the_same_prompt_again_over_a_full_window_is_refused_in_words(name):
         next(generate_stream(model, **RAGGED, cache=held, max_new_tokens=4))
 
 
-@pytest.mark.parametrize("name", COUNTING)
+@pytest.mark.parametrize("name", [name for name in COUNTING if name != "bloom"])  # older ones see to it themselves
 def test_a_cache_that_holds_more_than_the_prompt_is_refused_at_the_call(name):
     model = tiny_model(name)
     held = DynamicCache(config=model.config)

@@ -10,6 +10,7 @@ Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Deco
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -58,9 +59,11 @@ class Rounds:
         assert inputs is not None  # the run has only begun
         self.state = state
         self.only_last = inputs.only_last if inputs.reused else None
+        config = copy.copy(state.config)
+        config.stop_strings = None  # the draft has no tokenizer to find them with; the state finds them
         self.source = bridge.candidate_generator(
             plan.model,
-            state.config,
+            config,
             ids=state.ids,
             tensor=inputs.tensor,
             processors=state.processors,
