@@ -13,7 +13,7 @@ import transformers
 
 from tiny import tiny_model
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # for models this small, more threads only wait for each other
 transformers.logging.set_verbosity_error()
 
 

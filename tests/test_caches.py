@@ -239,10 +239,14 @@ def test_only_the_new_part_may_be_given_with_a_mask_over_everything(name):
     new = torch.cat([first[:, -1:], torch.tensor([[21], [22], [23]])], dim=1)
     mask = torch.nn.functional.pad(RAGGED["attention_mask"], (0, 5), value=1)
     with forwards(model) as shapes:
-        made = generate(model, new, attention_mask=mask, **asked, cache=held)
-    whole = torch.cat([first, new[:, 1:]], dim=1)
+        events = list(generate_stream(model, new, attention_mask=mask, **asked, cache=held).events())
+    progress, steps = events[:2], events[2:]
     assert shapes[0] == (3, 2)
-    assert torch.equal(made[:, 2:], tiny_model(name).generate(whole, attention_mask=mask, **asked)[:, -4:])
+    assert progress == [PrefillProgress(12, 14, 12), PrefillProgress(14, 14, 12)]
+    assert [step.positions for step in steps] == [range(12, 14), range(14, 15), range(15, 16), range(16, 17)]
+    whole = torch.cat([first, new[:, 1:]], dim=1)
+    made = torch.stack([step.tokens for step in steps], dim=1)
+    assert torch.equal(made, tiny_model(name).generate(whole, attention_mask=mask, **asked)[:, -4:])
 
 
 @pytest.mark.parametrize("key", ["cache", "past_key_values"])
@@ -536,7 +540,7 @@ class Twins:
         assert all(torch.equal(one, other) for one, other in zip(plain, mine, strict=True))
 
     def crop(self, count):
-        count = min(count, self.length)
+        count = min(count, self.length - 1)
         for layer in self.layers if count else ():
             layer.crop(-count)
 
@@ -630,6 +634,17 @@ def test_the_growing_layer_forgets_on_reset():
     if not twins.length:  # older releases fill with zeros instead
         twins.update(3)
         twins.check()
+
+
+def test_the_growing_layer_can_be_cut_to_nothing_and_filled_again():
+    twins = Twins(2)
+    for width in (5, 3):
+        twins.update(width)
+        for layer in twins.layers:
+            layer.crop(-width)
+        assert twins.layers[1].get_seq_length() == 0
+    twins.update(4)
+    twins.check()
 
 
 def test_the_growing_layer_writes_in_place():

@@ -70,8 +70,9 @@ class Endings:
         return live & ~done, {row: self._finish(row, hits, ids) for row in rows}
 
     def _finish(self, row: int, hits: Sequence[tuple[StoppingCriteria, Hit]], ids: torch.Tensor) -> Finish:
-        criterion = next(c for c, hit in hits if hit is True or (isinstance(hit, torch.Tensor) and bool(hit[row])))
-        return _describe(criterion, ids[row], self._tokenizer)
+        mine = [c for c, hit in hits if hit is True or (isinstance(hit, torch.Tensor) and bool(hit[row]))]
+        own = [c for c in mine if not isinstance(c, (MaxLengthCriteria, MaxTimeCriteria))]  # before any limit
+        return _describe((own or mine)[0], ids[row], self._tokenizer)
 
 
 def _describe(criterion: StoppingCriteria, ids: torch.Tensor, tokenizer: Any) -> Finish:
@@ -93,9 +94,13 @@ def _describe(criterion: StoppingCriteria, ids: torch.Tensor, tokenizer: Any) ->
 
 def _which(strings: tuple[str, ...], ids: torch.Tensor, tokenizer: Any) -> str | tuple[str, ...]:
     """The stop string that ends a row; all of them if that can't be told."""
-    tail = "" if tokenizer is None else tokenizer.decode(ids[-64:].tolist())
-    found = {text: tail.rfind(text) + len(text) for text in strings if text in tail}
-    return max(found, key=lambda text: found[text]) if found else strings
+    if tokenizer is None:
+        return strings
+    tail = ids[-64:].tolist()
+    before, after = len(tokenizer.decode(tail[:-1])), tokenizer.decode(tail)
+    found = {text: after.find(text, max(0, before - len(text) + 1)) for text in strings}
+    there = {text: at for text, at in found.items() if at >= 0}
+    return min(there, key=lambda text: there[text]) if there else strings
 
 
 def _max_length(criterion: Any) -> Check:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers import LogitsProcessorList
 
 from unspool import bridge
 from unspool import cache as caches
@@ -41,6 +44,44 @@ def known_names(model: PreTrainedModel, kwargs: Mapping[str, Any]) -> None:
     raise ArgumentError(
         f"Unknown arguments: {'; '.join(hints)}. Neither GenerationConfig nor {type(model).__name__} takes them."
     )
+
+
+def processors(model: PreTrainedModel, config: GenerationConfig) -> None:
+    """The settings of the logits processors are such as can be: they are built once, for a prompt of one token."""
+    trial = copy.copy(config)
+    trial.guidance_scale = trial.watermarking_config = trial.sequence_bias = None
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    if model.config.is_encoder_decoder and trial.decoder_start_token_id is None and trial.bos_token_id is None:
+        return
+    bridge.prepare_special_tokens(model, trial, True, ids.device, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bridge.logits_processors(
+            model,
+            trial,
+            prompt_length=1,
+            encoder_input_ids=ids,
+            prefix_allowed_tokens_fn=None,
+            custom=LogitsProcessorList(),
+            kwargs={},
+            negative_prompt_ids=None,
+            negative_prompt_attention_mask=None,
+        )
+
+
+def caching(config: GenerationConfig, cache: Any) -> None:
+    """The cache is one, is not asked for twice, and chunks of the prompt hold something."""
+    if isinstance(cache, tuple):
+        raise ArgumentError(
+            "A tuple of tensors was given as cache; a transformers.Cache would do, such as DynamicCache()."
+        )
+    if cache is not None and config.cache_implementation is not None:
+        raise ArgumentError(
+            f"cache and cache_implementation={config.cache_implementation!r} were both given; give one of them."
+        )
+    size = config.prefill_chunk_size
+    if size is not None and size < 1:
+        raise ArgumentError(f"prefill_chunk_size={size} is no number of tokens; give 1 or more, or leave it out.")
 
 
 def beams(config: GenerationConfig) -> None:
@@ -115,11 +156,14 @@ def prompt(
         held = kwargs.get(bridge.cache_name(model))
         _mask(ids, kwargs.get("attention_mask"), continued=held is not None)
         _past(model, ids, kwargs.get("attention_mask"), held)
+    elif isinstance(embeds, torch.Tensor) and kwargs.get(bridge.cache_name(model)) is None:
+        _mask(embeds[..., 0], kwargs.get("attention_mask"), continued=False, name="inputs_embeds")
     elif embeds is None and not _has_other_input(model, inputs, kwargs) and config.bos_token_id is None:
         raise ArgumentError("No prompt was given, and bos_token_id, which would stand in for it, is not set.")
-    decoder = kwargs.get("decoder_input_ids") if model.config.is_encoder_decoder else ids
-    if decoder is not None and embeds is None and not default_max_length and config.max_new_tokens is None:
-        _room(model, decoder.shape[1], config)
+    if model.config.is_encoder_decoder:
+        _decoder_ids(model, kwargs.get("decoder_input_ids"))
+    if not default_max_length and config.max_new_tokens is None:
+        _room(model, ids, embeds, kwargs.get("decoder_input_ids"), config)
 
 
 def _ids(model: PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
@@ -145,17 +189,23 @@ def _token_ids(model: PreTrainedModel, ids: torch.Tensor, kwargs: Mapping[str, A
         )
     table = model.get_input_embeddings()
     mixed = any(name.startswith(_MEDIA) for name, value in kwargs.items() if value is not None)
-    if not isinstance(table, nn.Embedding) or mixed or ids.numel() == 0 or ids.is_meta:
+    _token_ids_of(ids, table if isinstance(table, nn.Embedding) and not mixed else None, "input_ids")
+
+
+def _token_ids_of(ids: torch.Tensor, table: nn.Embedding | None, name: str) -> None:
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ArgumentError(f"{name} has dtype {ids.dtype}; token ids are integers (torch.long).")
+    if table is None or ids.numel() == 0 or ids.is_meta:
         return
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= table.num_embeddings:
         raise ArgumentError(
-            f"input_ids holds {low if low < 0 else high}, which is not in the model's vocabulary of "
+            f"{name} holds {low if low < 0 else high}, which is not in the model's vocabulary of "
             f"{table.num_embeddings} ids. Does the tokenizer belong to the model?"
         )
 
 
-def _mask(ids: torch.Tensor, mask: torch.Tensor | None, *, continued: bool) -> None:
+def _mask(ids: torch.Tensor, mask: torch.Tensor | None, *, continued: bool, name: str = "input_ids") -> None:
     if mask is None or not isinstance(mask, torch.Tensor) or ids.ndim != 2:
         return
     if mask.ndim != 2:
@@ -165,7 +215,7 @@ def _mask(ids: torch.Tensor, mask: torch.Tensor | None, *, continued: bool) -> N
     )
     if not fits:
         raise ArgumentError(
-            f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(ids.shape)}; they must be the same."
+            f"attention_mask has shape {tuple(mask.shape)}, but {name} {tuple(ids.shape)}; they must be the same."
         )
 
 
@@ -179,10 +229,28 @@ def _past(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None, 
         )
 
 
-def _room(model: PreTrainedModel, length: int, config: GenerationConfig) -> None:
+def _decoder_ids(model: PreTrainedModel, ids: torch.Tensor | None) -> None:
+    if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
+        return
+    table = getattr(model.get_decoder(), "get_input_embeddings", lambda: None)()
+    _token_ids_of(ids, table if isinstance(table, nn.Embedding) else None, "decoder_input_ids")
+
+
+def _room(
+    model: PreTrainedModel,
+    ids: torch.Tensor | None,
+    embeds: torch.Tensor | None,
+    decoder_ids: torch.Tensor | None,
+    config: GenerationConfig,
+) -> None:
+    if model.config.is_encoder_decoder:
+        length, name = (1 if decoder_ids is None else decoder_ids.shape[1]), "decoder_input_ids"
+    elif embeds is not None:
+        length, name = embeds.shape[1], "inputs_embeds"
+    else:
+        length, name = (0 if ids is None else ids.shape[1]), "input_ids"
     limit = config.max_length
     if limit is not None and length >= limit:
-        name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
         raise ArgumentError(
             f"max_length={limit} counts the prompt, and {name} has {length} tokens already, so there is no room for "
             f"new ones. Give a larger max_length, or max_new_tokens."

@@ -61,6 +61,8 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         if method.rolls_back:
             checks.assisted(model, request.inputs, model_kwargs, config)
         checks.prompt(model, request.inputs, model_kwargs, config, defaults["max_length"])
+        checks.caching(config, model_kwargs.get(bridge.cache_name(model)))
+        checks.processors(model, config)
     plan = Plan(
         request=request,
         model=model,
