@@ -49,39 +49,51 @@ def end(processors: Iterable[Any]) -> None:
         with contextlib.suppress(TypeError):
             use = _uses.get(processor)
             if use is not None:
-                use.after = dict(vars(processor))
+                use.after = _copy(vars(processor))
 
 
 def _begin(processor: Any, now: dict[str, Any]) -> None:
     use = _uses.get(processor)
-    if use is not None and use.after is None and not _same(use.before, now):
+    if use is not None and use.after is None and not _equal(use.before, dict(now)):
         raise ArgumentError(
             f"logits_processor holds a {type(processor).__name__} that another stream is using and that has changed "
             f"since. Give each stream its own."
         )
     if use is not None and use.after is not None:
-        for name, value in use.before.items():
-            if name in now and name in use.after and now[name] is use.after[name]:
-                now[name] = _copy(value)
-    _uses[processor] = _Use({name: _copy(value) for name, value in now.items()})
+        _undo(now, use.before, use.after)
+    _uses[processor] = _Use(_copy(now))
+
+
+def _undo(now: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Puts back what the last run changed, where the caller has not changed it since."""
+    for name in [name for name in now if name in after and _equal(now[name], after[name])]:
+        if name in before:
+            if not _equal(now[name], before[name]):
+                now[name] = _copy(before[name])
+        else:
+            del now[name]
 
 
 def _copy(value: Any) -> Any:
+    """A copy of containers and tensors, all the way down; everything else is itself."""
     if isinstance(value, torch.Tensor):
         return value.clone()
-    return copy.copy(value) if isinstance(value, (list, dict, set, deque, bytearray)) else value
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()} if type(value) is dict else copy.copy(value)
+    if isinstance(value, (list, deque)):
+        return type(value)(_copy(item) for item in value)
+    return copy.copy(value) if isinstance(value, (set, bytearray)) else value
 
 
-def _same(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    if before.keys() != now.keys():
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
         return False
-    for name, value in before.items():
-        other = now[name]
-        if isinstance(value, torch.Tensor):
-            if not isinstance(other, torch.Tensor) or value.shape != other.shape or not torch.equal(value, other):
-                return False
-        elif value is not other and not (
-            isinstance(value, (int, float, str, list, dict, set, deque)) and value == other
-        ):
-            return False
-    return True
+    if isinstance(one, torch.Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, deque)):
+        return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+    return isinstance(one, (int, float, str, set, bytes, bytearray, tuple)) and bool(one == other)

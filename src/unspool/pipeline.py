@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from unspool import stages
+from unspool import afresh, stages
 from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
 from unspool.records import Event, Finish, Opening, Result
@@ -32,7 +32,7 @@ class Pipeline:
         decode: `(Plan, DecodingState) -> Result`.
 
     Example:
-        >>> from unspool import stages
+        >>> from unspool import afresh, stages
         >>> def with_note(plan, inputs):
         ...     made = yield from stages.constraints(plan, inputs)
         ...     print(len(made.criteria), "criteria")
@@ -113,6 +113,7 @@ class Run:
 
     def release(self) -> None:
         """Lets go of all that is large; the result stays."""
+        afresh.end(self.plan.processors)
         if self.state is not None:
             self.state.release()
         if self.first_opening is not None:

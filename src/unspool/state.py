@@ -104,6 +104,8 @@ class DecodingState:
         carry = self.carried
         with carry.kept.in_place() if carry.kept else contextlib.nullcontext():  # guidance runs the model, too
             scores = self._process(self.ids, logits.clone())
+        if self.plan.processors:  # one of the caller's may go on writing to what it returned
+            scores = scores.clone()
         self._scores = scores
         return scores
 

@@ -222,7 +222,7 @@ def _drive(run: Run, sinks: _Sinks) -> Generator[Event, Any, None]:
 def _end(run: Run, sinks: _Sinks, error: BaseException | None) -> None:
     run.result = run.partial(_ending(error))
     try:
-        sinks.close(run.result, error)
+        sinks.close(run.result if sinks.opened else None, error)
     finally:
         run.release()
 

@@ -221,6 +221,9 @@ def _mask(ids: torch.Tensor, mask: torch.Tensor | None, *, continued: bool, name
 
 def _past(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None, cache: Any) -> None:
     past = 0 if cache is None else caches.length(cache)
+    held = 0 if cache is None else caches.rows(cache)
+    if held and held % ids.shape[0]:
+        raise ArgumentError(f"The cache holds {held} rows, but the prompt has {ids.shape[0]}; they must be the same.")
     whole = mask is None or mask.shape == ids.shape
     if whole and past > ids.shape[1] and not bridge.overrides(model, "prepare_inputs_for_generation"):
         raise ArgumentError(
