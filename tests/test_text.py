@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenizers_made as made
 from tiny import prompt, tiny_model, tiny_tokenizer
 from unspool import FinishReason, generate_stream
-from unspool.detokenize import WindowDetokenizer, detokenizer_for
+from unspool.detokenize import detokenizer_for
 from unspool.errors import ArgumentError
 from unspool.records import Finish, Opening, Step
 from unspool.sinks import TextSink
@@ -88,15 +88,49 @@ def test_a_true_replacement_character_passes_at_once_and_does_not_stall(kind):
     assert "\ufffd\ufffd" in "".join(shown[: len(ids) - 1])
 
 
-def test_output_cut_inside_a_character_ends_in_one_replacement_character():
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
+def test_output_cut_inside_a_character_ends_as_the_tokenizer_shows_it(kind):
+    tokenizer = KINDS[kind]()
+    ids = tokenizer.encode("the 😀", add_special_tokens=False)[:-1]
+    shown = "".join(pieces(tokenizer, ids))
+    assert shown.endswith("\ufffd")
+    assert shown == decoded(tokenizer, ids)
+
+
+def test_a_finished_character_is_not_taken_back_when_the_next_is_cut():
     tokenizer = made.byte_fallback()
     ids = [tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in "你好".encode()[:-1]]
-    assert "".join(pieces(tokenizer, ids)) == "你\ufffd"
+    assert "".join(pieces(tokenizer, ids)) == "你\ufffd\ufffd"
+
+
+@pytest.mark.parametrize("decoder", [made.nested_byte_level, made.mixed_byte_level])
+@given(text=TEXTS)
+@settings(max_examples=60, deadline=None)
+def test_byte_level_inside_other_decoders_shows_whole_characters(decoder, text):
+    tokenizer = decoder()
+    ids = tokenizer.encode(text).ids
+    shown = pieces(tokenizer, ids)
+    assert "".join(shown) == tokenizer.decode(ids)
+    if "\ufffd" not in text:
+        assert "\ufffd" not in "".join(shown)
+
+
+def test_a_decoder_that_only_joins_is_not_taken_for_byte_level():
+    tokenizer = made.joined()
+    ids = tokenizer.encode("Ġé").ids
+    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids) == "Ġé"
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "without backend"])
+def test_ids_that_the_tokenizer_does_not_know_have_no_text(kind):
+    tokenizer = KINDS.get(kind, made.Slow)()
+    known = [97, 98] if kind == "without backend" else tokenizer.encode("the", add_special_tokens=False)
+    assert "".join(pieces(tokenizer, [-1, *known, 100_000, 2**40])) == decoded(tokenizer, known)
 
 
 def test_the_window_of_a_tokenizer_without_backend_does_not_grow():
     tokenizer = made.Slow()
-    detokenizer = WindowDetokenizer(tokenizer, True)
+    detokenizer = detokenizer_for(tokenizer)()
     text = "x" * 4000 + "歪"
     shown = "".join(detokenizer.push(byte) for byte in text.encode()) + detokenizer.flush()
     assert shown == text
@@ -150,7 +184,9 @@ def shown_by(tokens, stops):
 )
 @settings(max_examples=300, deadline=None)
 def test_a_stop_string_never_leaks_and_all_before_it_is_shown(tokens, stops):
-    whole = "".join(tokens)
+    # A row ends with the first token that completes a stop string; what comes later can't change that.
+    so_far = ["".join(tokens[: count + 1]) for count in range(len(tokens))]
+    whole = next((text for text in so_far if any(stop in text for stop in stops)), "".join(tokens))
     cuts = [whole.find(stop) for stop in stops if stop in whole]
     expected = whole[: min(cuts)] if cuts else whole
     chunks = shown_by(tokens, stops)
@@ -282,6 +318,21 @@ def test_the_sink_writes_a_batch_by_labelled_lines():
 def test_the_sink_echoes_the_prompt_if_asked_to():
     shown, texts = written(skip_prompt=False)
     assert shown == decoded(tiny_tokenizer(), prompt()["input_ids"][0].tolist()) + texts[0] + "\n"
+
+
+@pytest.mark.parametrize("settings", [{"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=["samples", "beams"])
+def test_the_sink_echoes_each_prompt_once_by_its_number(settings):
+    file, tokenizer = io.StringIO(), tiny_tokenizer()
+    stream = generate_stream(
+        tiny_model(), **prompt(2), max_new_tokens=3, num_return_sequences=2, tokenizer=tokenizer, **settings
+    )
+    stream.to(TextSink(file, skip_prompt=False))
+    echoed = [decoded(tokenizer, ids) for ids in prompt(2)["input_ids"].tolist()]
+    lines = file.getvalue().splitlines()
+    assert lines[:2] == [f"[prompt {i}] {text}" for i, text in enumerate(echoed)]
+    assert sorted(line.split("]")[0] for line in lines[2:]) == sorted(
+        f"[prompt {i}, sample {j}" for i in range(2) for j in range(2)
+    )
 
 
 def test_the_sink_needs_a_tokenizer():

@@ -78,6 +78,29 @@ def word_piece() -> transformers.PreTrainedTokenizerFast:
     )
 
 
+def _over_bytes(decoder: decoders.Decoder) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(byte_level().backend_tokenizer.to_str())
+    tokenizer.decoder = decoder
+    return tokenizer
+
+
+def nested_byte_level() -> Tokenizer:
+    """A byte-level decoder two sequences deep."""
+    return _over_bytes(decoders.Sequence([decoders.Sequence([decoders.ByteLevel()]), decoders.Fuse()]))
+
+
+def mixed_byte_level() -> Tokenizer:
+    """A byte-level decoder after another that changes tokens."""
+    return _over_bytes(decoders.Sequence([decoders.Replace("the", "THE"), decoders.ByteLevel()]))
+
+
+def joined() -> Tokenizer:
+    """A decoder that puts tokens together as they are."""
+    tokenizer = Tokenizer(models.WordLevel({"Ġ": 0, "é": 1, "Ġé": 2}, unk_token="Ġ"))
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
 class Slow:
     """A tokenizer with no backend: characters, and `decode`."""
 
@@ -85,7 +108,7 @@ class Slow:
         self.widest = 0
 
     def decode(self, ids, skip_special_tokens=False, clean_up_tokenization_spaces=False):
-        """Ids are UTF-8 bytes; 0 is special."""
+        """Ids are UTF-8 bytes; 0 is special, and others raise."""
         self.widest = max(self.widest, len(ids))
         kept = [i for i in ids if i or not skip_special_tokens]
-        return bytes(i % 256 for i in kept).decode("utf-8", errors="replace")
+        return bytes(kept).decode("utf-8", errors="replace")

@@ -22,6 +22,7 @@ __all__ = ["Detokenizer", "detokenizer_for", "plain_tokenizer"]
 
 _CONTEXT = 6  # ids before a token that its text may hang on
 _PATIENCE = 16  # ids; the longest that a text ending in U+FFFD is waited for
+_EACH_BYTE = "unspool.each_byte"
 
 
 class Detokenizer(Protocol):
@@ -65,12 +66,14 @@ def detokenizer_for(tokenizer: Any, *, skip_special_tokens: bool = True) -> Call
     tokenizer = plain_tokenizer(tokenizer)
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return functools.partial(WindowDetokenizer, tokenizer, skip_special_tokens)
+        return functools.partial(WindowDetokenizer, _decode_of(tokenizer, skip_special_tokens))
     special = {id for id, token in backend.get_added_tokens_decoder().items() if token.special}
     skipped = frozenset(special if skip_special_tokens else ())
     kinds = _decoder_kinds(backend)
-    if kinds and kinds <= {"ByteLevel", "Fuse"}:
+    if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
         return functools.partial(ByteDetokenizer, _Pieces(backend), skipped)
+    if "ByteLevel" in kinds:  # what else is done to the text, only the whole decoder knows
+        return functools.partial(WindowDetokenizer, _decode_of(backend, skip_special_tokens))
     pieces = _Pieces(backend) if "ByteFallback" in kinds else None
     return functools.partial(StreamDetokenizer, backend, skipped, pieces)
 
@@ -116,13 +119,13 @@ class StreamDetokenizer:
 
     def __init__(self, backend: Tokenizer, skipped: frozenset[int], pieces: _Pieces | None) -> None:
         self._backend, self._skipped, self._pieces = backend, skipped, pieces
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(_EACH_BYTE)
         self._context: list[int] = []
         self._stream: DecodeStream | None = DecodeStream(skip_special_tokens=False)
 
     def push(self, token: int) -> str:
         """The text that is certain now."""
-        if token in self._skipped or self._backend.id_to_token(token) is None:
+        if token in self._skipped or _token_of(self._backend, token) is None:
             return ""
         byte = None if self._pieces is None else self._pieces.fallback(token)
         if byte is None:
@@ -177,15 +180,14 @@ class StreamDetokenizer:
 
 
 class WindowDetokenizer:
-    """For tokenizers without a backend, by their own `decode` over the last few ids.
+    """For tokenizers whose decoding is a matter of their own: decodes the last few ids anew for each.
 
     Args:
-        tokenizer: The tokenizer.
-        skip_special_tokens: Whether special tokens have no text.
+        decode: Gives the text of some ids.
     """
 
-    def __init__(self, tokenizer: Any, skip_special_tokens: bool) -> None:
-        self._tokenizer, self._skip = tokenizer, skip_special_tokens
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
         self._context: list[int] = []
         self._pending: list[int] = []
 
@@ -206,7 +208,7 @@ class WindowDetokenizer:
 
     def copy(self) -> WindowDetokenizer:
         """One more that goes on from here by itself."""
-        made = WindowDetokenizer(self._tokenizer, self._skip)
+        made = WindowDetokenizer(self._decode)
         made._context, made._pending = list(self._context), list(self._pending)
         return made
 
@@ -216,10 +218,6 @@ class WindowDetokenizer:
 
     def _settle(self) -> None:
         self._context, self._pending = [*self._context, *self._pending][-_CONTEXT:], []
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
-        return text
 
 
 class _Pieces:
@@ -233,7 +231,7 @@ class _Pieces:
         """The bytes of a byte-level token; none for an id that is not in the vocabulary."""
         found = self._level.get(token)
         if found is None:
-            text = self._backend.id_to_token(token) or ""
+            text = _token_of(self._backend, token) or ""
             table = _byte_of_character()
             known = all(character in table for character in text)
             found = bytes(table[character] for character in text) if known else text.encode()
@@ -251,6 +249,15 @@ class _Pieces:
             return None
 
 
+def _each_byte(error: UnicodeError) -> tuple[str, int]:
+    """U+FFFD for each byte that is in no character, as byte fallback shows it."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+codecs.register_error(_EACH_BYTE, _each_byte)
+
+
 @functools.cache
 def _byte_of_character() -> dict[str, int]:
     """The byte that each character of a byte-level vocabulary stands for.
@@ -263,9 +270,46 @@ def _byte_of_character() -> dict[str, int]:
 
 
 def _decoder_kinds(backend: Tokenizer) -> set[str]:
-    """The kinds of decoders that a tokenizer uses."""
-    if backend.decoder is None:
-        return set()
-    state = json.loads(backend.decoder.__getstate__())
-    parts = state.get("decoders", [state])
-    return {part.get("type", "") for part in parts}
+    """The kinds of decoders that a tokenizer uses, those within sequences too."""
+    waiting = [] if backend.decoder is None else [json.loads(backend.decoder.__getstate__())]
+    kinds = set()
+    while waiting:
+        part = waiting.pop()
+        waiting.extend(part.get("decoders", ()))
+        kinds.add(part.get("type", ""))
+    return kinds - {"Sequence"}
+
+
+def _token_of(backend: Tokenizer, token: int) -> str | None:
+    """The token of an id; None for ids that the tokenizer does not know, as padded vocabularies have them."""
+    return backend.id_to_token(token) if 0 <= token < 1 << 32 else None
+
+
+def _decode_of(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:
+    """How a tokenizer decodes the ids it knows."""
+    known = _knows(tokenizer)
+    settings = {} if isinstance(tokenizer, Tokenizer) else {"clean_up_tokenization_spaces": False}
+
+    def decode(ids: list[int]) -> str:
+        asked = [token for token in ids if known(token)]
+        text: str = tokenizer.decode(asked, skip_special_tokens=skip_special_tokens, **settings)
+        return text
+
+    return decode
+
+
+def _knows(tokenizer: Any) -> Callable[[int], bool]:
+    if isinstance(tokenizer, Tokenizer):
+        return lambda token: _token_of(tokenizer, token) is not None
+
+    @functools.lru_cache(maxsize=1 << 16)
+    def known(token: int) -> bool:
+        if token < 0:
+            return False
+        try:
+            tokenizer.decode([token])
+        except (LookupError, OverflowError, TypeError, ValueError):
+            return False
+        return True
+
+    return known

@@ -82,10 +82,9 @@ class TextSink:
             self._write(chunk)
 
     def _write_prompts(self, opening: Opening, tokenizer: Any) -> None:
-        count = opening.rows // (len(self._text.rows) if self._text else 1)
-        for row, ids in enumerate(opening.prompt_ids[::count].tolist()):
+        for prompt, ids in enumerate(opening.prompt_ids[:: opening.rows_per_prompt].tolist()):
             text = tokenizer.decode(ids, skip_special_tokens=self._skip_special)
-            self._write(TextChunk(row, row, 0, text, (), ()))
+            self._print("".join(f"[prompt {prompt}] {line}\n" for line in text.split("\n")) if self._labelled else text)
 
     def _write(self, chunk: TextChunk) -> None:
         if not self._labelled:
