@@ -208,9 +208,10 @@ def prefill(
             on_progress(event)
     state = run.state
     cache = None if state is None else state.carried.cache
-    if not isinstance(cache, Cache):
+    if state is None or not isinstance(cache, Cache):
         raise UnsupportedError(f"{type(model).__name__} keeps no cache that could be continued from.")
     caches.free_growth(cache)
+    state.carried.kept.leave_with(cache)
     return Prefilled(cache, prompt.shape[1] - 1)
 
 

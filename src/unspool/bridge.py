@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import PromptLookupCandidateGenerator
 from transformers.generation import candidate_generator as drafts
 from transformers.generation import utils as generation_utils
 from transformers.generation.configuration_utils import GenerationMode
@@ -379,7 +380,7 @@ def candidate_generator(
     assistant_tokenizer: Any,
 ) -> Any:
     """Transformers' source of drafts that the config and the assistant ask for."""
-    return model._get_candidate_generator(
+    source = model._get_candidate_generator(
         generation_config=config,
         input_ids=ids,
         inputs_tensor=tensor,
@@ -389,6 +390,9 @@ def candidate_generator(
         assistant_tokenizer=assistant_tokenizer,
         model_kwargs=kwargs,
     )
+    if isinstance(source, PromptLookupCandidateGenerator) and source.eos_token_id is None:
+        source.eos_token_id = ids.new_empty(0)  # transformers 5.6 looks for it all the same
+    return source
 
 
 def reorders_cache_itself(model: PreTrainedModel) -> bool:

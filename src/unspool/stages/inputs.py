@@ -84,12 +84,16 @@ def _prepare(plan: Plan, kept: KeptState) -> ModelInputs:
 def with_past(plan: Plan, made: ModelInputs) -> ModelInputs:
     """Settles which positions are still to be read, when the cache holds some of the prompt already."""
     held = made.kwargs.get(bridge.cache_name(plan.model))
-    if held is None or caches.is_recurrent(held):
+    if held is None:
         return made
     past, length = caches.length(held), made.input_ids.shape[1]
+    covered = bridge.mask_length(made.config, made.kwargs.get(plan.family.prefix + "attention_mask"))
+    if caches.is_recurrent(held):
+        if covered <= length and not made.offset:  # a state doesn't tell how much it has read: all is read anew
+            held.reset()
+        return made
     if made.offset:
         return replace(made, reused=past, only_last=length + made.offset - past)
-    covered = bridge.mask_length(made.config, made.kwargs.get(plan.family.prefix + "attention_mask"))
     if covered != length:  # only what is new was given
         return replace(made, reused=past, offset=past if covered > length else 0)
     only_last = length - past
