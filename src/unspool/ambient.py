@@ -1,13 +1,14 @@
-"""The modes in which stages work, and which the caller's code never sees."""
+"""The modes and the randomness in which stages work, and which the caller's code never sees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["without_gradients"]
+__all__ = ["standing_in", "without_gradients"]
 
 P = ParamSpec("P")
 Y = TypeVar("Y")
@@ -23,3 +24,19 @@ def without_gradients(stage: Callable[P, Generator[Y, S, R]]) -> Callable[P, Gen
     """
     # Leaving inference mode turns gradients on, so they are turned off inside of it.
     return torch.inference_mode(False)(torch.no_grad()(stage))
+
+
+@contextlib.contextmanager
+def standing_in(generator: torch.Generator) -> Iterator[None]:
+    """Puts a generator in the place of torch's global source of randomness."""
+    kind = generator.device.type
+    devices = [] if kind == "cpu" else [generator.device]
+    source = (
+        torch.default_generator
+        if kind == "cpu"
+        else getattr(torch, kind).default_generators[generator.device.index or 0]
+    )
+    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
+        source.set_state(generator.get_state())
+        yield
+        generator.set_state(source.get_state())

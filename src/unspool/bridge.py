@@ -8,11 +8,20 @@ any of these hooks; they are always called through the model, so that its own ve
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    StoppingCriteriaList,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 from transformers.generation import PromptLookupCandidateGenerator
 from transformers.generation import candidate_generator as drafts
 from transformers.generation import utils as generation_utils
@@ -330,6 +339,43 @@ def logits_processors(
         negative_prompt_attention_mask=negative_prompt_attention_mask,
     )
     return processors
+
+
+def former_processors(
+    processors: LogitsProcessorList, own: Iterable[Any], rows_per_prompt: int | None = None
+) -> LogitsProcessorList:
+    """The processors as the decoding methods that left transformers had them.
+
+    The repetition penalty counts padding as well, and so doesn't ask how many rows there are.
+
+    Args:
+        processors: The processors of the run.
+        own: Those of them that the caller made, which stay as they are.
+        rows_per_prompt: The rows of a prompt that are processed at once, if it is not all of them.
+    """
+    theirs = {id(processor) for processor in own}
+    made = LogitsProcessorList()
+    for each in processors:
+        if id(each) in theirs:
+            made.append(each)
+        elif isinstance(getattr(each, "prompt_ignore_length", None), torch.Tensor):
+            made.append(RepetitionPenaltyLogitsProcessor(each.penalty))
+        elif isinstance(each, PrefixConstrainedLogitsProcessor) and rows_per_prompt is not None:
+            made.append(PrefixConstrainedLogitsProcessor(each._prefix_allowed_tokens_fn, rows_per_prompt))
+        else:
+            made.append(each)
+    return made
+
+
+def leading_processors(processors: LogitsProcessorList) -> int:
+    """How many processors come before the one that made groups of beams diverse."""
+    before = (UnbatchedClassifierFreeGuidanceLogitsProcessor, SequenceBiasLogitsProcessor)
+    return next((i for i, each in enumerate(processors) if not isinstance(each, before)), len(processors))
+
+
+def is_stateful(model: PreTrainedModel) -> bool:
+    """Whether the model keeps a recurrent state, which can't be taken back or shared by candidates."""
+    return bool(model._is_stateful)
 
 
 def stopping_criteria(

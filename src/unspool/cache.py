@@ -28,6 +28,7 @@ __all__ = [
     "length",
     "reorder",
     "rows",
+    "take",
 ]
 
 _SPARE = 64  # positions; the least room that is added at once
@@ -202,9 +203,9 @@ def expand(cache: Cache, count: int, rows: int) -> None:
 
 
 def reorder(cache: Cache, index: torch.Tensor, shared: int, *, encoder_too: bool) -> None:
-    """Takes rows of a cache by their index, in place; rows only ever move among those of one prompt.
+    """Takes rows of a cache by their index, in place.
 
-    What all rows of a prompt share stays where it is: the first `shared` positions where a layer can leave them,
+    What the rows that change places share stays where it is: the first `shared` positions where a layer can leave them,
     and the second part of an `EncoderDecoderCache`, unless `encoder_too` says that a decoder writes to it as well.
     """
     for layer in [layer for part in _parts(cache)[: 2 if encoder_too else 1] for layer in part.layers]:
@@ -212,6 +213,12 @@ def reorder(cache: Cache, index: torch.Tensor, shared: int, *, encoder_too: bool
             layer.reorder(index, shared)
         else:
             layer.reorder_cache(index)
+
+
+def take(cache: Cache, index: torch.Tensor) -> None:
+    """Keeps some rows of a cache only, by their index, in place."""
+    for layer in [layer for part in _parts(cache) for layer in part.layers]:
+        layer.reorder_cache(index)
 
 
 def crop(cache: Cache, count: int) -> None:

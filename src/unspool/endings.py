@@ -36,10 +36,15 @@ class Endings:
     Args:
         criteria: The criteria, in the order in which they give reasons.
         tokenizer: Tells which of several stop strings it was.
+
+    Attributes:
+        has_eos: Whether end-of-sequence ids end rows.
+        max_length: The length that ends all rows, prompt included; None if none does.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, tokenizer: Any = None) -> None:
         self._tokenizer = tokenizer
+        self.max_length = next((c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)), None)
         self.has_eos = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self._checks: list[tuple[StoppingCriteria, Check]] = [(c, _FAST.get(type(c), _ask)(c)) for c in criteria]
 

@@ -1,15 +1,16 @@
-"""What is done to a model's output object: cut to positions, repeated by rows, freed of its cache."""
+"""What is done to a model's output object: cut to positions, its rows repeated or picked, freed of its cache."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from unspool import bridge
 
-__all__ = ["cut", "repeat", "strip", "width"]
+__all__ = ["cut", "interleave", "pick", "repeat", "strip", "width"]
 
 
 def width(inputs: dict[str, Any], prefix: str) -> int:
@@ -20,9 +21,9 @@ def width(inputs: dict[str, Any], prefix: str) -> int:
     return 1
 
 
-def strip(outputs: Any) -> Any:
-    """A model's output without its cache, and with the last position's logits only."""
-    for name in bridge.STATE_NAMES:
+def strip(outputs: Any, unasked: Iterable[str] = ()) -> Any:
+    """A model's output without its cache and some other fields, and with the last position's logits only."""
+    for name in (*bridge.STATE_NAMES, *unasked):
         if name in outputs:
             OrderedDict.__delitem__(outputs, name)  # a ModelOutput refuses to lose fields by itself
             object.__setattr__(outputs, name, None)
@@ -31,20 +32,50 @@ def strip(outputs: Any) -> Any:
     return outputs
 
 
-def repeat(value: Any, count: int, rows: int, width: int) -> Any:
+def repeat(outputs: Any, count: int, rows: int, width: int) -> Any:
     """A model's output with each row repeated, field by field; what has no rows is left alone."""
-    if isinstance(value, torch.Tensor):
-        if value.ndim and value.shape[0] == rows:
-            return value.repeat_interleave(count, dim=0)
-        if value.ndim and value.shape[0] == rows * width:  # rows and positions in one dimension, as routers give
-            apart = value.reshape(rows, width, *value.shape[1:])
+
+    def repeated(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim and tensor.shape[0] == rows:
+            return tensor.repeat_interleave(count, dim=0)
+        if tensor.ndim and tensor.shape[0] == rows * width:  # rows and positions in one dimension, as routers give
+            apart = tensor.reshape(rows, width, *tensor.shape[1:])
             return apart.repeat_interleave(count, dim=0).flatten(0, 1)
-        return value
+        return tensor
+
+    return _changed(outputs, repeated)
+
+
+def pick(outputs: Any, index: torch.Tensor, rows: int) -> Any:
+    """Some of the `rows` rows of a model's output, by their index; what has no rows is left alone."""
+
+    def picked(tensor: torch.Tensor) -> torch.Tensor:
+        has_rows = tensor.ndim and tensor.shape[0] == rows
+        return tensor.index_select(0, index.to(tensor.device)) if has_rows else tensor
+
+    return _changed(outputs, picked)
+
+
+def interleave(outputs: Sequence[Any]) -> Any:
+    """Several outputs of the same rows as one: the first row of each, then the second of each, and so on."""
+    first = outputs[0]
+    if isinstance(first, torch.Tensor):
+        return torch.stack(list(outputs), dim=1).flatten(0, 1)
+    if hasattr(first, "keys"):
+        return type(first)(**{name: interleave([output[name] for output in outputs]) for name in first})
+    if isinstance(first, (tuple, list)):
+        return type(first)(interleave(items) for items in zip(*outputs, strict=True))
+    return first
+
+
+def _changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A model's output with its tensors changed, field by field; the cache stays as it is."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
     if hasattr(value, "keys"):
-        held = {k: v if k in bridge.STATE_NAMES else repeat(v, count, rows, width) for k, v in value.items()}
-        return type(value)(**held)
+        return type(value)(**{k: v if k in bridge.STATE_NAMES else _changed(v, change) for k, v in value.items()})
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return type(value)(repeat(item, count, rows, width) for item in value)
+        return type(value)(_changed(item, change) for item in value)
     return value
 
 

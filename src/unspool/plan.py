@@ -81,6 +81,11 @@ class Plan:
     expanded: bool = False
     own_loop: bool = False
 
+    @property
+    def rolls_back(self) -> bool:
+        """Whether tokens are taken back, so that caches must keep what they would drop."""
+        return self.method.rolls_back or bool(self.config.low_memory)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInputs:

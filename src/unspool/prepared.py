@@ -97,7 +97,7 @@ def _inputs(plan: Plan, ids: torch.Tensor, tensor: torch.Tensor | None, kwargs: 
     cache = kwargs.get(bridge.cache_name(plan.model))
     if cache is not None and not caches.rows(cache):
         caches.grow_in_place(cache, plan.config.max_length)
-    if plan.method.rolls_back:
+    if plan.rolls_back:
         bridge.keep_past(cache)
     embeds = None if plan.model.config.is_encoder_decoder else kwargs.get("inputs_embeds")
     made = ModelInputs(

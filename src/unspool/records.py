@@ -103,6 +103,8 @@ class Beams:
         finished_lengths: int64, `(prompts, beams)`: how long each is; 0 where there is none yet.
         settled: bool, `(prompts,)`: the prompts whose running beams can't change what is returned any more.
         returned: For each prompt the number of sequences that will be returned.
+        idle: bool, `(rows,)`: the rows whose part of the search is over while others of their prompt go on; what
+            they hold means nothing. None where all beams of a prompt search together.
     """
 
     parents: torch.Tensor
@@ -114,6 +116,7 @@ class Beams:
     finished_lengths: torch.Tensor
     settled: torch.Tensor
     returned: int
+    idle: torch.Tensor | None = None
 
     @property
     def agreed(self) -> tuple[tuple[int, ...], ...]:
@@ -126,11 +129,18 @@ class Beams:
     def candidates(self) -> list[list[list[int]]]:
         """For each prompt, the ids of all sequences that may still be returned, or become such."""
         lengths, settled = self.finished_lengths.tolist(), self.settled.tolist()
+        idle = self.idle_rows().view(self.ids.shape[:2]).tolist()
         found = []
-        for prompt, (running, kept) in enumerate(zip(self.ids.tolist(), self.finished_ids.tolist(), strict=True)):
+        for prompt, (beams, kept) in enumerate(zip(self.ids.tolist(), self.finished_ids.tolist(), strict=True)):
+            running = [ids for ids, over in zip(beams, idle[prompt], strict=True) if not over or settled[prompt]]
             done = [ids[:length] for ids, length in zip(kept, lengths[prompt], strict=True) if length]
             found.append(done[: self.returned] if settled[prompt] and done else running + done)
         return found
+
+    def idle_rows(self) -> torch.Tensor:
+        """The rows that search no more: bool, `(rows,)`."""
+        over = self.settled.repeat_interleave(self.ids.shape[1])
+        return over if self.idle is None else over | self.idle
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 
 from unspool import afresh, bridge
 from unspool import outputs as outputs_of
+from unspool.ambient import standing_in
 from unspool.endings import Endings
 from unspool.errors import CriterionError
 from unspool.records import Beams, Finish, Result, Step
@@ -38,6 +40,8 @@ class DecodingState:
         drafted: Tokens that drafts have proposed so far.
         accepted: Those of them that were taken.
         width: How many positions the latest forward covered.
+        outputs: The model's output of the latest `forward()`, until its step is made.
+        context: The last hidden states of the prompt, `(rows, length, size)`, for methods that read them.
         settle: A method's own way of saying what the run has come to; set by methods that return other rows than
             those they run.
     """
@@ -57,14 +61,17 @@ class DecodingState:
         self.processors = constraints.processors
         self.generator = constraints.generator
         self.inputs: ModelInputs | None = inputs
-        self._pad = constraints.pad_token
+        self.pad = constraints.pad_token
         self._offset = inputs.offset
         self._settings = bridge.decode_settings(plan.model)
+        self._hidden = _hidden_fields(plan)
         self._ready: ModelOutput | None = None
-        self._outputs: ModelOutput | None = None
+        self.outputs: ModelOutput | None = None
+        self.context: torch.Tensor | None = None
         self._logits: torch.Tensor | None = None
         self._scores: torch.Tensor | None = None
         self.width = 0
+        self._origin = 0
         self._history: tuple[torch.Tensor, ...] | None = () if constraints.keeps_scores else None
         self.settle: Callable[[Finish], Result] | None = None
         self._open_books()
@@ -74,6 +81,11 @@ class DecodingState:
         self.live = torch.ones(rows, dtype=torch.bool, device=self.ids.device)
         self.running = True
         self.finishes: list[Finish | None] = [None] * rows
+
+    @property
+    def length(self) -> int:
+        """How many positions the rows have come to, prompt included, and what only the cache holds of it."""
+        return self.ids.shape[1] + self._offset
 
     # ------------------------------------------------------------------------------------ verbs of methods
 
@@ -89,7 +101,7 @@ class DecodingState:
         family, carry = self.plan.family, self.carried
         family.absorb(self.plan.model, carry, outputs)
         logits: torch.Tensor = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
-        self._outputs, self._logits, self._scores = outputs, logits, logits
+        self.outputs, self._logits, self._scores, self._origin = outputs, logits, logits, self.forwards - 1
         return logits
 
     def score(self, logits: torch.Tensor) -> torch.Tensor:
@@ -98,21 +110,28 @@ class DecodingState:
         Raises:
             CriterionError: A processor returned something that is not a score for every row and token.
         """
-        self._scores = logits
+        self._scores = self.process(self.ids, logits)
+        return self._scores
+
+    def process(self, ids: torch.Tensor, logits: torch.Tensor, **context: Any) -> torch.Tensor:
+        """The logits after the processors, for ids that need not be the state's own.
+
+        Args:
+            ids: int64 `(any, length)`.
+            logits: float32 `(any, vocab)`. They stay as they are.
+            **context: What a processor may take besides, if it has a parameter of that name.
+        """
         if not self.processors:
             return logits
-        carry = self.carried
-        with carry.kept.in_place() if carry.kept else contextlib.nullcontext():  # guidance runs the model, too
-            scores = self._process(self.ids, logits.clone())
-        if self.plan.processors:  # one of the caller's may go on writing to what it returned
-            scores = scores.clone()
-        self._scores = scores
-        return scores
+        kept = self.carried.kept
+        with kept.in_place() if kept else contextlib.nullcontext():  # guidance runs the model, too
+            scores = self._process(ids, logits.clone(), context)
+        return scores.clone() if self.plan.processors else scores  # the caller's may go on writing to theirs
 
-    def _process(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def _process(self, ids: torch.Tensor, scores: torch.Tensor, context: dict[str, Any]) -> torch.Tensor:
         shape = scores.shape
         for processor in self.processors:
-            scores = processor(ids, scores)
+            scores = processor(ids, scores, **_taken(processor, context))
             if not isinstance(scores, torch.Tensor) or scores.shape != shape:
                 given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else repr(scores)
                 raise CriterionError(
@@ -136,9 +155,9 @@ class DecodingState:
             tokens: int64 `(rows,)`. What it holds for ended rows is replaced by the pad id.
             drafted: Whether the token was proposed by a draft.
         """
-        if self.endings.has_eos and self._pad is not None:
-            tokens = torch.where(self.live, tokens, self._pad)
-        length = self.ids.shape[1] + self._offset
+        if self.endings.has_eos and self.pad is not None:
+            tokens = torch.where(self.live, tokens, self.pad)
+        length = self.length
         self.ids = torch.cat([self.ids, tokens[:, None]], dim=-1)
         if self._history is not None:
             self._history += (self._scores,)  # type: ignore[operator]
@@ -150,7 +169,13 @@ class DecodingState:
             self.running = None in self.finishes
         return self._step(length, tokens, live=was_live, ended=ended, drafted=drafted)
 
-    def present(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, width: int) -> None:
+    def show(self, scores: torch.Tensor) -> None:
+        """Sets the scores that the next step will show, where they are not those that `score` gave."""
+        self._scores = scores
+
+    def present(
+        self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, width: int, forward: int | None = None
+    ) -> None:
         """Sets what the next step will show, for methods that get several positions from one forward.
 
         Args:
@@ -158,16 +183,14 @@ class DecodingState:
             logits: float32 `(rows, vocab)`: raw.
             scores: float32 `(rows, vocab)`: processed.
             width: How many positions the outputs cover.
+            forward: Which forward they came from; by default the latest.
         """
-        self._outputs, self._logits, self._scores, self.width = outputs, logits, scores, width
-
-    def process(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """The logits after the processors, for ids that are not the state's own."""
-        return self._process(ids, logits.clone()) if self.processors else logits
+        self.outputs, self._logits, self._scores, self.width = outputs, logits, scores, width
+        self._origin = self.forwards - 1 if forward is None else forward
 
     def randomness(self) -> AbstractContextManager[None]:
         """Makes torch's global source of randomness the run's own, for code that knows no other."""
-        return contextlib.nullcontext() if self.generator is None else _standing_in(self.generator)
+        return contextlib.nullcontext() if self.generator is None else standing_in(self.generator)
 
     def ask(self, ids: torch.Tensor) -> tuple[torch.Tensor, dict[int, Finish]]:
         """Which of some candidate rows would go on, and how the others would end.
@@ -183,41 +206,41 @@ class DecodingState:
         everyone = torch.ones(ids.shape[0], dtype=torch.bool, device=ids.device)
         return self.endings.ask(ids, self._history, everyone)
 
-    def advance(self, beams: Beams, *, ended: dict[int, Finish], running: bool) -> Step:
+    def advance(self, beams: Beams, *, ended: dict[int, Finish], running: bool, across: bool = False) -> Step:
         """Makes the rows those of some beams, each its parent's with one token more: the step to yield.
 
         Args:
             beams: The beams after this step.
             ended: How the sequences that will be returned ended, once the search is over.
             running: Whether the search goes on.
+            across: Whether a beam may have a parent of another prompt.
         """
-        length = self.ids.shape[1] + self._offset
+        length = self.length
         self.ids = beams.ids.flatten(0, 1)
         self.running = running
         if running or self.plan.returns_cache:
-            self._reorder(beams.parents)
-        live = ~beams.settled.repeat_interleave(self.rows_per_prompt)
-        return self._step(length, beams.tokens, live=live, ended=ended, beams=beams)
+            self._reorder(beams.parents, 0 if across else self.prompt_length + self._offset)
+        return self._step(length, beams.tokens, live=~beams.idle_rows(), ended=ended, beams=beams)
 
-    def _reorder(self, parents: torch.Tensor) -> None:
+    def _reorder(self, parents: torch.Tensor, shared: int) -> None:
         stay = torch.arange(parents.shape[0], device=parents.device)
         if not torch.equal(parents, stay):
-            self.plan.family.reorder(self.plan.model, self.carried, parents, self.prompt_length + self._offset)
+            self.plan.family.reorder(self.plan.model, self.carried, parents, shared)
 
     def _step(self, length: int, tokens: torch.Tensor, **books: Any) -> Step:
         step = Step(
             index=self.steps,
-            forward=self.forwards - 1,
+            forward=self._origin,
             tokens=tokens,
             logits=self._logits,  # type: ignore[arg-type]
             scores=self._scores,  # type: ignore[arg-type]
-            outputs=outputs_of.strip(self._outputs),
+            outputs=outputs_of.strip(self.outputs, self._hidden),
             positions=range(length - self.width, length),
             rows_per_prompt=self.rows_per_prompt,
             **books,
         )
         self.steps += 1
-        self._outputs = self._logits = self._scores = None
+        self.outputs = self._logits = self._scores = None
         return step
 
     # ------------------------------------------------------------------------------------ verbs of stages
@@ -250,8 +273,11 @@ class DecodingState:
         return outputs
 
     def hold(self, outputs: ModelOutput) -> None:
-        """Keeps the outputs of the prompt for the first `forward()`."""
+        """Keeps the outputs of the prompt for the first `forward()`; of a prompt in chunks, those of the last."""
         self._ready = outputs
+        if self.plan.method.hidden_states == "all":
+            last: torch.Tensor = outputs[self.plan.family.prefix + "hidden_states"][-1]
+            self.context = last if self.context is None else torch.cat([self.context, last], dim=1)
 
     def expand(self, count: int) -> None:
         """Repeats each row `count` times: ids, carried inputs, cache, and the held outputs of the prompt."""
@@ -259,12 +285,18 @@ class DecodingState:
         if count == 1:
             return
         rows, width = self.ids.shape[0], self.width
-        if self._ready is not None:
-            self.plan.family.take_cache(self.carried, self._ready)
-        self.ids = self.plan.family.expand(self.plan.model, self.carried, self.ids, count)
+        self.ids = self.widen(count)
         if self._ready is not None:
             self._ready = outputs_of.repeat(self._ready, count, rows, width)
+        if self.context is not None:
+            self.context = self.context.repeat_interleave(count, dim=0)
         self._open_books()
+
+    def widen(self, count: int) -> torch.Tensor:
+        """Repeats what is carried along, cache included, `count` times for each row; returns the repeated ids."""
+        if self._ready is not None:
+            self.plan.family.take_cache(self.carried, self._ready)
+        return self.plan.family.expand(self.plan.model, self.carried, self.ids, count)
 
     def result(self, otherwise: Finish) -> Result:
         """What the run has come to so far; rows that are live get `otherwise` as their ending."""
@@ -292,7 +324,7 @@ class DecodingState:
         if self.carry is not None:
             self.carry.kept.leave_with(self.carry.cache if self.plan.returns_cache else None)
             self.carry.empty()  # an error's traceback may hold on to it
-        self.carry = self.inputs = self._ready = self._outputs = self._logits = self._scores = self._history = None
+        self.carry = self.inputs = self._ready = self.outputs = self._logits = self._scores = self._history = None
 
     def _next_inputs(self) -> dict[str, Any]:
         return self.plan.family.step_inputs(self.plan.model, self.carried, self.ids)
@@ -305,16 +337,15 @@ class DecodingState:
         return self.carry
 
 
-@contextlib.contextmanager
-def _standing_in(generator: torch.Generator) -> Iterator[None]:
-    kind = generator.device.type
-    devices = [] if kind == "cpu" else [generator.device]
-    source = (
-        torch.default_generator
-        if kind == "cpu"
-        else getattr(torch, kind).default_generators[generator.device.index or 0]
-    )
-    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
-        source.set_state(generator.get_state())
-        yield
-        generator.set_state(source.get_state())
+def _hidden_fields(plan: Plan) -> tuple[str, ...]:
+    """The hidden states that a method reads, but the caller didn't ask to see."""
+    unasked = plan.method.hidden_states is not None and not plan.config.output_hidden_states
+    return (plan.family.prefix + "hidden_states",) if unasked else ()
+
+
+def _taken(processor: Any, context: dict[str, Any]) -> dict[str, Any]:
+    """What of a context a processor takes."""
+    if not context:
+        return {}
+    names = inspect.signature(processor).parameters
+    return {name: value for name, value in context.items() if name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unspool.errors import ArgumentError
 from unspool.records import Step
@@ -20,7 +20,10 @@ Decoding = Generator[Step, None, Any]
 
 DecodingMethod = Callable[["DecodingState"], Decoding]
 
-_BUILT_IN = ("sample", "beam", "assisted")
+HiddenStates = Literal["newest", "all"]
+"""Which hidden states a method reads: those of the newest position, or of all, prompt included."""
+
+_BUILT_IN = ("sample", "beam", "assisted", "contrastive", "dola", "diverse", "constrained")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +35,21 @@ class Method:
         decode: The generator function.
         reads_prompt: Whether its first forward reads the prompt, so that the prefill stage leaves it alone.
         rolls_back: Whether it takes tokens back, so that caches must keep what they would drop.
+        hidden_states: Which hidden states it reads, so that the model must return them.
     """
 
     name: str
     decode: DecodingMethod
     reads_prompt: bool = False
     rolls_back: bool = False
+    hidden_states: HiddenStates | None = None
 
 
 _methods: dict[str, Method] = {}
 
 
 def decoding_method(
-    name: str, *, reads_prompt: bool = False, rolls_back: bool = False
+    name: str, *, reads_prompt: bool = False, rolls_back: bool = False, hidden_states: HiddenStates | None = None
 ) -> Callable[[DecodingMethod], DecodingMethod]:
     """Registers a decoding method under a name, for `generate_stream(..., decoding=name)`.
 
@@ -55,6 +60,9 @@ def decoding_method(
         name: The name. A method registered earlier under the same name is replaced.
         reads_prompt: Whether the method's first forward reads the prompt, instead of the prefill stage.
         rolls_back: Whether it takes tokens back, so that caches must keep what they would drop.
+        hidden_states: Which hidden states it reads, if any: those of the `"newest"` position, in `state.outputs`
+            after `state.forward()`, or `"all"`, with those of the prompt in `state.context`. Steps show them only
+            if the caller asks for them, too.
 
     Example:
         >>> @decoding_method("second_best")
@@ -65,7 +73,7 @@ def decoding_method(
     """
 
     def register(method: DecodingMethod) -> DecodingMethod:
-        _methods[name] = Method(name, method, reads_prompt, rolls_back)
+        _methods[name] = Method(name, method, reads_prompt, rolls_back, hidden_states)
         return method
 
     return register

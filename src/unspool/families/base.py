@@ -128,13 +128,14 @@ class Family:
         return ids
 
     def reorder(self, model: PreTrainedModel, carry: Carry, index: torch.Tensor, shared: int) -> None:
-        """Takes the rows of the cache by their index; rows move only among those of one prompt.
+        """Takes the rows of the cache by their index.
 
         Args:
             model: The model.
             carry: What the run carries.
             index: int64 `(rows,)`: the row that each row becomes.
-            shared: Leading positions that are the same in all rows of a prompt.
+            shared: Leading positions that are the same in the rows that change places; 0 if they may be of
+                different prompts.
 
         Raises:
             CacheError: The model keeps its state in a form that has no order of rows.
@@ -146,7 +147,7 @@ class Family:
         if bridge.reorders_cache_itself(model):
             carry.kwargs[name] = bridge.reorder_cache(model, held, index)
         elif isinstance(held, Cache):
-            caches.reorder(held, index, shared, encoder_too=not model.config.is_encoder_decoder)
+            caches.reorder(held, index, shared, encoder_too=not (model.config.is_encoder_decoder and shared))
         elif hasattr(held, "reorder_cache"):
             held.reorder_cache(index)
         else:

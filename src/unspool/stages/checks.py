@@ -84,9 +84,9 @@ def caching(config: GenerationConfig, cache: Any) -> None:
         raise ArgumentError(f"prefill_chunk_size={size} is no number of tokens; give 1 or more, or leave it out.")
 
 
-def beams(config: GenerationConfig) -> None:
+def beams(config: GenerationConfig, method: str) -> None:
     """The way of searching with beams is one there is."""
-    if config.low_memory:
+    if config.low_memory and method != "contrastive_search":
         raise ArgumentError(
             "low_memory=True is not supported, as it is not in transformers any more; leave it out, or pass "
             "cache_implementation='offloaded'."

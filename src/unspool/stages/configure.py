@@ -12,19 +12,12 @@ from unspool.decoding.registry import Method, find_method
 from unspool.errors import ArgumentError, UnsupportedError
 from unspool.families.registry import family_of, registered_family
 from unspool.plan import Plan, Request
-from unspool.stages import checks
+from unspool.stages import checks, former_checks
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
 __all__ = ["configure"]
-
-_NOT_YET = {
-    "group_beam_search": "num_beam_groups > 1",
-    "constrained_beam_search": "constraints or force_words_ids",
-    "contrastive_search": "penalty_alpha",
-    "dola_generation": "dola_layers",
-}
 
 
 def configure(request: Request) -> Generator[Any, Any, Plan]:
@@ -51,7 +44,8 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
     own_loop = _has_own_loop(model)
     method = _method(request, config)
     _refuse_unsupported(request, config)
-    checks.beams(config)
+    checks.beams(config, method.name)
+    former_checks.check(method.name, model, config, request.inputs, model_kwargs, defaults["max_length"])
     checks.randomness(request.seed, request.generator)
     checks.stop_strings(config, request.tokenizer)
     checks.attentions(model, config)
@@ -123,14 +117,7 @@ def _validate_mode(request: Request, config: GenerationConfig) -> None:
 
 def _method(request: Request, config: GenerationConfig) -> Method:
     mode = bridge.mode(config, request.assistant_model)
-    if request.decoding is not None:
-        return find_method(request.decoding)
-    if mode in _NOT_YET:
-        raise UnsupportedError(
-            f"{mode.replace('_', ' ')} (asked for by {_NOT_YET[mode]}) can't be streamed yet. "
-            f"Greedy search and sampling can: leave the argument out."
-        )
-    return find_method(mode)
+    return find_method(mode if request.decoding is None else request.decoding)
 
 
 def _refuse_unsupported(request: Request, config: GenerationConfig) -> None:

@@ -152,7 +152,7 @@ def _cache(
     given = kwargs.get(name)
     one_row = copy.copy(config)  # the cache is filled by one row per prompt, and repeated after
     one_row.num_beams = one_row.num_return_sequences = 1
-    rolls_back = plan.method.rolls_back
+    rolls_back = plan.rolls_back
     bridge.prepare_cache(plan.model, one_row, kwargs, batch_size=ids.shape[0], length=length, rolls_back=rolls_back)
     if rolls_back:
         bridge.keep_past(kwargs.get(name))

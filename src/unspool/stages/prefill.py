@@ -34,7 +34,7 @@ def prefill(
         Progress before the first forward and after each.
     """
     carry = Carry(
-        kwargs=inputs.kwargs,
+        kwargs={**inputs.kwargs, "output_hidden_states": True} if plan.method.hidden_states else inputs.kwargs,
         kept=inputs.kept,
         call=bridge.forward_call(plan.model, inputs.config, inputs.kwargs),
     )
