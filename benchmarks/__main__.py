@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 def main(
-    only: Annotated[list[str] | None, typer.Option(help="Names of those to run; by default all but long ones.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Names of those to run; by default all.")] = None,
     runs: Annotated[int, typer.Option(help="Interleaved runs of each.")] = 5,
     check: Annotated[bool, typer.Option(help="Fail if a bar is missed.")] = False,
     write: Annotated[bool, typer.Option(help="Write the JSON and the table in the docs; only for whole runs.")] = True,
@@ -33,7 +33,7 @@ def main(
     transformers.utils.logging.disable_progress_bar()
     rows = []
     for name, work in known().items():
-        if name not in (only or known()) or (not only and name.startswith("long")):
+        if name not in (only or known()):
             continue
         for row in work.run(runs):
             rows.append(row)

@@ -61,7 +61,7 @@ def known() -> dict[str, Benchmark]:
 
 
 def interleaved(works: Sequence[Callable[[], dict[str, float]]], runs: int) -> list[list[dict[str, float]]]:
-    """Runs some works in turn, A B A B, after one turn that is not counted, with the collector off inside each.
+    """Runs some works in turn, A B B A A B, after one turn that is not counted, with the collector off inside each.
 
     Args:
         works: Each does its work once and returns what it measured, by name.
@@ -72,7 +72,8 @@ def interleaved(works: Sequence[Callable[[], dict[str, float]]], runs: int) -> l
     """
     found: list[list[dict[str, float]]] = [[] for _ in works]
     for number in range(runs + 1):
-        for work, results in zip(works, found, strict=True):
+        turn = list(zip(works, found, strict=True))
+        for work, results in turn if number % 2 else reversed(turn):
             gc.collect()
             gc.disable()
             try:

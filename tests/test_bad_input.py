@@ -508,3 +508,57 @@ def test_stop_strings_with_a_tokenizer_are_not_refused(llama):
 
 def test_a_cache_by_the_models_own_name_is_known(llama):
     generate_stream(llama, **PROMPT, **{bridge.CACHE: DynamicCache()}, max_new_tokens=2)
+
+
+class _ByRow:
+    """A processor, a criterion and a sink that keeps something for each row."""
+
+    keeps_rows = True
+
+    def __call__(self, ids, scores, **kwargs):
+        return torch.zeros(ids.shape[0], dtype=torch.bool) if scores is None else scores
+
+    def open(self, opening):
+        pass
+
+    def take(self, event):
+        pass
+
+    def close(self, result, error):
+        pass
+
+
+@pytest.mark.parametrize("where", ["logits_processor", "stopping_criteria", "sinks"])
+def test_state_by_row_that_cannot_follow_beams_is_refused_by_name(where):
+    with pytest.raises(ArgumentError, match="_ByRow that keeps state by row"):
+        generate_stream(tiny_model(), **prompt(), num_beams=2, max_new_tokens=3, **{where: [_ByRow()]})
+    generate_stream(tiny_model(), **prompt(), max_new_tokens=3, **{where: [_ByRow()]}).to()
+
+
+def test_state_by_row_follows_beams_if_it_can():
+    class Last(_ByRow):
+        """Knows the last token of each row, because it is told where rows go."""
+
+        def __init__(self):
+            self.seen, self.moves = None, 0
+
+        def reorder(self, parents):
+            self.seen, self.moves = self.seen[parents], self.moves + 1
+
+        def __call__(self, ids, scores, **kwargs):
+            if self.seen is not None:
+                assert torch.equal(self.seen, ids[:, :-1])
+            self.seen = ids
+            return scores
+
+    mine = Last()
+    generate_stream(tiny_model(), **prompt(2), num_beams=4, max_new_tokens=8, logits_processor=[mine]).to()
+    assert mine.moves
+
+
+def test_a_stream_does_not_warn_that_outputs_will_not_be_returned(said):
+    stream = generate_stream(tiny_model(), **prompt(), max_new_tokens=2, output_hidden_states=True)
+    assert next(stream).outputs.hidden_states
+    assert not [message for message in said() if "not valid" in message]
+    generate(tiny_model(), **prompt(), max_new_tokens=2, output_hidden_states=True)  # which doesn't return them
+    assert [message for message in said() if "not valid" in message]

@@ -21,9 +21,9 @@ def test_works_run_in_turn_and_the_first_turn_does_not_count():
         return run
 
     first, second = interleaved([work("a"), work("b")], runs=2)
-    assert "".join(calls) == "ababab"
-    assert first == [{"whole": 3.0}, {"whole": 5.0}]
-    assert second == [{"whole": 4.0}, {"whole": 6.0}]
+    assert "".join(calls) == "baabba"
+    assert first == [{"whole": 3.0}, {"whole": 6.0}]
+    assert second == [{"whole": 4.0}, {"whole": 5.0}]
 
 
 def test_a_ratio_is_that_of_the_medians_with_the_quartiles_of_single_runs():

@@ -110,6 +110,7 @@ def generate_stream(
         decoding=decoding,
         seed=seed,
         generator=generator,
+        whole=any(isinstance(sink, CollectSink) for sink in sinks),
         kwargs=kwargs,
     )
     run = (pipeline or Pipeline()).start(request)

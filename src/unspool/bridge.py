@@ -108,10 +108,20 @@ def mode(config: GenerationConfig, assistant_model: Any = None) -> str:
 
 
 def generation_config(
-    model: PreTrainedModel, config: GenerationConfig | None, kwargs: Mapping[str, Any]
+    model: PreTrainedModel, config: GenerationConfig | None, kwargs: Mapping[str, Any], *, streams: bool
 ) -> tuple[GenerationConfig, dict[str, Any]]:
-    """The config of a run by transformers' precedence, and the keywords that are the model's."""
-    merged, model_kwargs = model._prepare_generation_config(config, **kwargs)
+    """The config of a run by transformers' precedence, and the keywords that are the model's.
+
+    Of a stream all outputs that are asked for can be seen, so there is no warning that `generate` won't return them.
+    """
+    asked = any(kwargs.get(flag) for flag in GenerationConfig.extra_output_flags)
+    quiet = streams and asked and "return_dict_in_generate" not in kwargs
+    merged, model_kwargs = model._prepare_generation_config(
+        config, **({**kwargs, "return_dict_in_generate": True} if quiet else kwargs)
+    )
+    if quiet:
+        source = config if config is not None else model.generation_config
+        merged.return_dict_in_generate = bool(source.return_dict_in_generate)
     return merged, dict(model_kwargs)
 
 

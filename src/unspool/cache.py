@@ -38,7 +38,8 @@ class GrowingLayer(DynamicLayer):
     """A full-attention layer that writes new keys and values in place, into room kept for them.
 
     `keys` and `values` are views of the part in use: `(rows, heads, length, head_dim)`, as in `DynamicLayer`.
-    Whoever assigns other tensors to them (a crop, a reorder) is followed: the room is made anew.
+    Whoever assigns other tensors to them (a crop, a reorder) is followed: the room is made anew. What comes first is
+    kept as it is, and room made with what comes second: often its rows are repeated in between.
 
     Args:
         limit: The most positions that the run can reach, where known; room is never made beyond it in vain.
@@ -58,6 +59,9 @@ class GrowingLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
         new = key_states.shape[-2]
+        if start == 0 and _is_all_of_its_storage(key_states) and _is_all_of_its_storage(value_states):
+            self.keys, self.values = key_states, value_states
+            return key_states, value_states
         if not self.has_room(start + new):
             self._make_room(key_states, value_states, start, start + new)
         keys, values = self._rooms
@@ -67,13 +71,13 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def repeat(self, count: int) -> None:
-        """Repeats each row `count` times, each beside its original, in new room of the same capacity."""
+        """Repeats each row `count` times, each beside its original, in new room."""
         stop = self.get_seq_length()
         rooms = []
-        for old, view in zip(self._rooms, (self.keys, self.values), strict=True):
-            rows, *rest = old.shape
-            room = old.new_empty((rows * count, *rest))
-            room.view(rows, count, *rest)[..., :stop, :] = view[:, None]
+        for view in (self.keys, self.values):
+            rows, heads, _, size = view.shape
+            room = view.new_empty((rows * count, heads, self._capacity(stop), size))
+            room.view(rows, count, *room.shape[1:])[..., :stop, :] = view[:, None]
             rooms.append(room)
         self._use(rooms, stop)
 
@@ -108,17 +112,24 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = (room.narrow(-2, 0, stop) for room in rooms)
         self._own = self.keys
 
-    def _make_room(self, key_states: torch.Tensor, value_states: torch.Tensor, start: int, stop: int) -> None:
+    def _capacity(self, stop: int) -> int:
+        """How many positions to make room for, when `stop` are to fit."""
         capacity = stop + max(_SPARE, stop // 2)
-        if self.limit is not None:
-            capacity = max(stop, min(capacity, self.limit))
-        rooms = []
+        return capacity if self.limit is None else max(stop, min(capacity, self.limit))
+
+    def _make_room(self, key_states: torch.Tensor, value_states: torch.Tensor, start: int, stop: int) -> None:
+        rooms, capacity = [], self._capacity(stop)
         for old, new in ((self.keys, key_states), (self.values, value_states)):
             room = new.new_empty((*new.shape[:-2], capacity, new.shape[-1]))
             if start:
                 room[..., :start, :] = old
             rooms.append(room)
         self._rooms = rooms
+
+
+def _is_all_of_its_storage(tensor: torch.Tensor) -> bool:
+    """Whether keeping the tensor keeps no other memory alive."""
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def grow_in_place(cache: Any, limit: int | None) -> None:
@@ -192,7 +203,7 @@ def expand(cache: Cache, count: int, rows: int) -> None:
     index = torch.arange(rows).repeat_interleave(count)
     for part in _parts(cache):
         for layer in part.layers:
-            if isinstance(layer, GrowingLayer) and layer.has_room(0):
+            if isinstance(layer, GrowingLayer) and layer.is_initialized:
                 layer.repeat(count)
             else:
                 layer.reorder_cache(index)

@@ -74,6 +74,8 @@ class DecodingState:
         self._origin = 0
         self._history: tuple[torch.Tensor, ...] | None = () if constraints.keeps_scores else None
         self.settle: Callable[[Finish], Result] | None = None
+        users = (*plan.processors, *plan.criteria)
+        self._followers = [user.reorder for user in users if callable(getattr(user, "reorder", None))]
         self._open_books()
 
     def _open_books(self) -> None:
@@ -226,6 +228,8 @@ class DecodingState:
         stay = torch.arange(parents.shape[0], device=parents.device)
         if not torch.equal(parents, stay):
             self.plan.family.reorder(self.plan.model, self.carried, parents, shared)
+            for follow in self._followers:
+                follow(parents)
 
     def _step(self, length: int, tokens: torch.Tensor, **books: Any) -> Step:
         step = Step(

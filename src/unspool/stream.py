@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unspool.errors import SinkError
 from unspool.records import Event, Finish, FinishReason, Opening, Result, Step, TextChunk
+from unspool.stages import checks
 
 if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
     from unspool.pipeline import Run
     from unspool.sinks.base import Sink
 
@@ -37,7 +40,7 @@ class Stream(Iterator[Step]):
 
     def __init__(self, run: Run, sinks: Iterable[Sink] = ()) -> None:
         self._run = run
-        self._sinks = _Sinks(sinks)
+        self._sinks = _Sinks(sinks, run.plan.config)
         self._events = _drive(run, self._sinks)
         self._ended = False
         self._leave = False
@@ -155,13 +158,16 @@ class Stream(Iterator[Step]):
 class _Sinks:
     """The sinks of a stream: opened before the first event, closed once."""
 
-    def __init__(self, sinks: Iterable[Sink]) -> None:
+    def __init__(self, sinks: Iterable[Sink], config: GenerationConfig) -> None:
+        self._config = config
         self._sinks: list[Sink] = []
         self._opening: Opening | None = None
         self._closed = False
         self.add(sinks)
 
     def add(self, sinks: Iterable[Sink]) -> None:
+        sinks = list(sinks)
+        checks.rows_stay(self._config, sinks, "sinks")
         for sink in sinks:
             missing = [name for name in ("open", "take", "close") if not callable(getattr(sink, name, None))]
             if missing:

@@ -61,6 +61,7 @@ class Rounds:
         self.only_last = inputs.only_last if inputs.reused else None
         config = copy.copy(state.config)
         config.stop_strings = None  # the draft has no tokenizer to find them with; the state finds them
+        config.token_healing = False  # the prompt is healed once, before any draft
         self.source = bridge.candidate_generator(
             plan.model,
             config,

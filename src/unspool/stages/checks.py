@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, SynthIDTextWatermarkingConfig
 
 from unspool import bridge
 from unspool import cache as caches
-from unspool.errors import ArgumentError
+from unspool.errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 _ABLE_TO_SHOW_ATTENTION = {"eager", "flex_attention"}
 _FALLS_BACK_TO_EAGER = {"falcon", "minimax"}  # their modules compute attentions apart when these are asked for
 _MEDIA = ("pixel", "input_features", "input_values", "image", "video", "audio", "mm_encoder_outputs")
+
+
+@contextlib.contextmanager
+def wrong_arguments() -> Iterator[None]:
+    """Makes what transformers says of values at the call an `ArgumentError`."""
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(str(error)) from error
 
 
 def can_generate(model: Any) -> None:
@@ -54,7 +66,7 @@ def processors(model: PreTrainedModel, config: GenerationConfig) -> None:
     if model.config.is_encoder_decoder and trial.decoder_start_token_id is None and trial.bos_token_id is None:
         return
     bridge.prepare_special_tokens(model, trial, True, ids.device, 1)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), wrong_arguments():
         warnings.simplefilter("ignore")
         bridge.logits_processors(
             model,
@@ -93,17 +105,52 @@ def beams(config: GenerationConfig, method: str) -> None:
         )
 
 
+def rows_stay(config: GenerationConfig, users: Iterable[Any], kind: str = "logits_processor") -> None:
+    """What keeps state by row isn't used with beams, which change places, unless it can follow them."""
+    if (config.num_beams or 1) == 1:
+        return
+    if isinstance(config.watermarking_config, SynthIDTextWatermarkingConfig):
+        raise ArgumentError(
+            "watermarking_config asks for SynthID, which keeps what it has seen of each row; beams change places. "
+            "A WatermarkingConfig would do, or num_beams=1."
+        )
+    for user in users:
+        if getattr(user, "keeps_rows", False) and not callable(getattr(user, "reorder", None)):
+            raise ArgumentError(
+                f"{kind} holds a {type(user).__name__} that keeps state by row and has no `reorder(parents)`; the "
+                f"{config.num_beams} beams of a prompt change places. Give it one, or use num_beams=1."
+            )
+
+
 def assisted(
-    model: PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any], config: GenerationConfig
+    model: PreTrainedModel,
+    inputs: torch.Tensor | None,
+    kwargs: Mapping[str, Any],
+    config: GenerationConfig,
+    *,
+    drafts: bool,
 ) -> None:
-    """Drafts can be checked: one prompt, and a cache that can take tokens back."""
+    """Drafts can be made and checked: one prompt, of ids, and a cache that can take tokens back."""
+    name, early = type(model).__name__, config.assistant_early_exit is not None
     main = inputs if inputs is not None else kwargs.get(model.main_input_name, kwargs.get("inputs_embeds"))
     if isinstance(main, torch.Tensor) and main.shape[0] > 1:
         raise ArgumentError(f"Assisted decoding takes one prompt at a time; the batch has {main.shape[0]}.")
     if config.use_cache is False:
         raise ArgumentError("Assisted decoding needs a cache; leave out use_cache=False.")
     if bridge.makes_own_cache(model):
-        raise ArgumentError(f"Assisted decoding needs a cache that can be cut; {type(model).__name__} has none.")
+        raise ArgumentError(f"Assisted decoding needs a cache that can be cut; {name} has none.")
+    if (drafts or early) and kwargs.get("inputs_embeds") is not None and not model.config.is_encoder_decoder:
+        raise ArgumentError("A draft model reads token ids, so inputs_embeds won't do; give the prompt as input_ids.")
+    if early and (model.config.is_encoder_decoder or not hasattr(model, model.base_model_prefix)):
+        raise UnsupportedError(
+            f"assistant_early_exit={config.assistant_early_exit} leaves out layers of decoder-only models; {name} is "
+            f"not one. Prompt lookup (prompt_lookup_num_tokens) works with it."
+        )
+    if early and config.guidance_scale not in (None, 1, 1.0):
+        raise UnsupportedError(
+            f"guidance_scale={config.guidance_scale} doesn't go with assistant_early_exit: the draft, which is the "
+            f"model itself without its last layers, would share the guidance's cache. Leave one of them out."
+        )
 
 
 def randomness(seed: Any, generator: Any) -> None:

@@ -40,12 +40,14 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         )
         for which in ("max_length", "min_length")
     }
-    config, model_kwargs = bridge.generation_config(model, given, kwargs)
+    with checks.wrong_arguments():
+        config, model_kwargs = bridge.generation_config(model, given, kwargs, streams=not request.whole)
     own_loop = _has_own_loop(model)
     method = _method(request, config)
     _refuse_unsupported(request, config)
     checks.beams(config, method.name)
     former_checks.check(method.name, model, config, request.inputs, model_kwargs, defaults["max_length"])
+    checks.rows_stay(config, (*(request.logits_processor or ()), *(request.stopping_criteria or ())))
     checks.randomness(request.seed, request.generator)
     checks.stop_strings(config, request.tokenizer)
     checks.attentions(model, config)
@@ -53,7 +55,7 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         checks.known_names(model, model_kwargs)
         _validate_mode(request, config)
         if method.rolls_back:
-            checks.assisted(model, request.inputs, model_kwargs, config)
+            checks.assisted(model, request.inputs, model_kwargs, config, drafts=request.assistant_model is not None)
         checks.prompt(model, request.inputs, model_kwargs, config, defaults["max_length"])
         checks.caching(config, model_kwargs.get(bridge.cache_name(model)))
         checks.processors(model, config)
@@ -112,7 +114,8 @@ def _validate_mode(request: Request, config: GenerationConfig) -> None:
         "assistant_tokenizer": request.assistant_tokenizer,
     }
     named = {name: value for name, value in given.items() if value is not None}
-    bridge.validate_mode(request.model, config, request.assistant_model, named)
+    with checks.wrong_arguments():
+        bridge.validate_mode(request.model, config, request.assistant_model, named)
 
 
 def _method(request: Request, config: GenerationConfig) -> Method:
