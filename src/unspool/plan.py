@@ -88,6 +88,12 @@ class Plan:
         """Whether tokens are taken back, so that caches must keep what they would drop."""
         return self.method.rolls_back or bool(self.config.low_memory)
 
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """The fields of the model's output that the method reads, but the caller didn't ask to see."""
+        hidden = self.method.hidden_states is not None and not self.config.output_hidden_states
+        return (self.family.prefix + "hidden_states",) if hidden else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInputs:

@@ -64,7 +64,6 @@ class DecodingState:
         self.pad = constraints.pad_token
         self._offset = inputs.offset
         self._settings = bridge.decode_settings(plan.model)
-        self._hidden = _hidden_fields(plan)
         self._ready: ModelOutput | None = None
         self.outputs: ModelOutput | None = None
         self.context: torch.Tensor | None = None
@@ -238,7 +237,7 @@ class DecodingState:
             tokens=tokens,
             logits=self._logits,  # type: ignore[arg-type]
             scores=self._scores,  # type: ignore[arg-type]
-            outputs=outputs_of.strip(self.outputs, self._hidden),
+            outputs=outputs_of.strip(self.outputs, self.plan.unasked),
             positions=range(length - self.width, length),
             rows_per_prompt=self.rows_per_prompt,
             **books,
@@ -339,12 +338,6 @@ class DecodingState:
         if self.carry is None:
             raise RuntimeError("The run is over; its cache has been let go.")
         return self.carry
-
-
-def _hidden_fields(plan: Plan) -> tuple[str, ...]:
-    """The hidden states that a method reads, but the caller didn't ask to see."""
-    unasked = plan.method.hidden_states is not None and not plan.config.output_hidden_states
-    return (plan.family.prefix + "hidden_states",) if unasked else ()
 
 
 def _taken(processor: Any, context: dict[str, Any]) -> dict[str, Any]:
