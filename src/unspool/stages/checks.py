@@ -141,10 +141,10 @@ def assisted(
         raise ArgumentError(f"Assisted decoding needs a cache that can be cut; {name} has none.")
     if (drafts or early) and kwargs.get("inputs_embeds") is not None and not model.config.is_encoder_decoder:
         raise ArgumentError("A draft model reads token ids, so inputs_embeds won't do; give the prompt as input_ids.")
-    if early and (model.config.is_encoder_decoder or not hasattr(model, model.base_model_prefix)):
+    if early and getattr(getattr(model, model.base_model_prefix, None), "config", None) is None:
         raise UnsupportedError(
-            f"assistant_early_exit={config.assistant_early_exit} leaves out layers of decoder-only models; {name} is "
-            f"not one. Prompt lookup (prompt_lookup_num_tokens) works with it."
+            f"assistant_early_exit={config.assistant_early_exit} leaves out the last layers of the model inside of "
+            f"{name}, which has none apart. Prompt lookup (prompt_lookup_num_tokens) works with it."
         )
     if early and config.guidance_scale not in (None, 1, 1.0):
         raise UnsupportedError(
