@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unspool.api import generate, generate_stream, prefill
     from unspool.best import best_of
+    from unspool.choosing import choose
     from unspool.custom import custom_generate
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         Step,
         TextChunk,
     )
+    from unspool.scoring import score
     from unspool.stream import Stream
 
 __all__ = [
@@ -48,17 +50,20 @@ __all__ = [
     "Stream",
     "TextChunk",
     "best_of",
+    "choose",
     "custom_generate",
     "decoding_method",
     "generate",
     "generate_stream",
     "prefill",
     "register_family",
+    "score",
 ]
 
 _HOMES = {
     "unspool.api": ("generate", "generate_stream", "prefill"),
     "unspool.best": ("best_of",),
+    "unspool.choosing": ("choose",),
     "unspool.custom": ("custom_generate",),
     "unspool.decoding.registry": ("decoding_method",),
     "unspool.families.registry": ("register_family",),
@@ -74,6 +79,7 @@ _HOMES = {
         "Step",
         "TextChunk",
     ),
+    "unspool.scoring": ("score",),
     "unspool.stream": ("Stream",),
 }
 

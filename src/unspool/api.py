@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,11 +11,11 @@ from transformers import Cache
 from unspool import cache as caches
 from unspool.errors import ArgumentError, UnsupportedError
 from unspool.pipeline import Pipeline
-from unspool.plan import Plan, Request
-from unspool.records import Finish, FinishReason, Prefilled, PrefillProgress, Result
+from unspool.plan import Request
+from unspool.records import Prefilled, PrefillProgress
 from unspool.sinks.base import Sink
 from unspool.sinks.collect import CollectSink
-from unspool.state import DecodingState
+from unspool.stages.decode import decode_nothing
 from unspool.stream import Stream
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def prefill(
         raise ArgumentError(f"{name} must hold at least two tokens a row, since all but the last are read.")
     kwargs = {key: _all_but_last(value, prompt.shape[1]) for key, value in kwargs.items()}
     settings = {"max_new_tokens": 1, "prefill_chunk_size": prefill_chunk_size, name: prompt[:, :-1]}
-    run = Pipeline(decode=_nothing).start(Request(model=model, kwargs={**kwargs, **settings}))
+    run = Pipeline(decode=decode_nothing).start(Request(model=model, kwargs={**kwargs, **settings}))
     for event in run.events():
         if on_progress is not None and isinstance(event, PrefillProgress):
             on_progress(event)
@@ -219,8 +219,3 @@ def prefill(
 def _all_but_last(value: Any, length: int) -> Any:
     along_prompt = isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[1] >= length
     return value[:, :-1] if along_prompt else value
-
-
-def _nothing(plan: Plan, state: DecodingState) -> Generator[Any, Any, Result]:
-    return state.result(Finish(FinishReason.STOPPED))
-    yield

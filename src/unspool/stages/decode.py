@@ -10,7 +10,7 @@ from unspool.plan import Plan
 from unspool.records import Finish, FinishReason, Result, Step
 from unspool.state import DecodingState
 
-__all__ = ["decode"]
+__all__ = ["decode", "decode_nothing"]
 
 
 @without_gradients
@@ -22,3 +22,9 @@ def decode(plan: Plan, state: DecodingState) -> Generator[Step, Any, Result]:
     """
     yield from plan.method.decode(state)
     return state.result(Finish(FinishReason.STOPPED))
+
+
+def decode_nothing(plan: Plan, state: DecodingState) -> Generator[Step, Any, Result]:
+    """Ends where the prompt does, for who only wants it read."""
+    return state.result(Finish(FinishReason.STOPPED))
+    yield

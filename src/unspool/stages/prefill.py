@@ -16,7 +16,7 @@ from unspool.plan import Constraints, ModelInputs, Plan
 from unspool.records import PrefillProgress
 from unspool.state import DecodingState
 
-__all__ = ["prefill"]
+__all__ = ["begin_state", "prefill", "read"]
 
 _ALONG_POSITIONS = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 
@@ -33,12 +33,8 @@ def prefill(
     Yields:
         Progress before the first forward and after each.
     """
-    carry = Carry(
-        kwargs={**inputs.kwargs, "output_hidden_states": True} if plan.method.hidden_states else inputs.kwargs,
-        kept=inputs.kept,
-        call=bridge.forward_call(plan.model, inputs.config, inputs.kwargs),
-    )
-    state = DecodingState(plan, inputs, constraints, carry)
+    state = begin_state(plan, inputs, constraints)
+    carry = state.carried
     if not plan.expanded and not plan.family.can_expand_later(plan.model, carry, inputs.input_ids.shape[0]):
         state.expand(plan.rows_per_prompt)
     total = inputs.input_ids.shape[1] + inputs.offset
@@ -46,7 +42,7 @@ def prefill(
     yield PrefillProgress(done, total, inputs.reused)
     if plan.method.reads_prompt:
         return state
-    for outputs, width in _read(plan, inputs, state):
+    for outputs, width in read(plan, inputs, state):
         state.hold(outputs)
         del outputs
         done = min(total, done + width)
@@ -57,7 +53,17 @@ def prefill(
     return state
 
 
-def _read(plan: Plan, inputs: ModelInputs, state: DecodingState) -> Iterator[tuple[Any, int]]:
+def begin_state(plan: Plan, inputs: ModelInputs, constraints: Constraints) -> DecodingState:
+    """The state before anything has been read, one row per prompt."""
+    carry = Carry(
+        kwargs={**inputs.kwargs, "output_hidden_states": True} if plan.method.hidden_states else inputs.kwargs,
+        kept=inputs.kept,
+        call=bridge.forward_call(plan.model, inputs.config, inputs.kwargs),
+    )
+    return DecodingState(plan, inputs, constraints, carry)
+
+
+def read(plan: Plan, inputs: ModelInputs, state: DecodingState) -> Iterator[tuple[Any, int]]:
     """The outputs of each forward over the prompt, and the positions it covered."""
     if bridge.overrides(plan.model, "_prefill"):
         yield state.run_own_prefill(), inputs.only_last or state.ids.shape[1] + inputs.offset
