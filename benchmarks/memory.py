@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import resource
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
 from benchmarks.harness import Row, benchmark
-from benchmarks.models import prompt, tiny_llama
+from benchmarks.models import prompt, smollm2, tiny_llama
 
 
-def peak(which: str, count: int) -> int:
-    """The bytes by which a run of `count` steps with hidden states on raises the peak of its process."""
-    code = f"from benchmarks.memory import measure; measure({which!r}, {count})"
+def peak(call: str) -> int:
+    """What a call of a function below adds to the peak of a process of its own, in bytes."""
+    code = f"from benchmarks import memory; memory.{call}"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     return int(done.stdout.split()[-1])
 
 
-def measure(which: str, count: int) -> None:
-    """Prints what a run adds to the peak of this process."""
+@contextlib.contextmanager
+def added() -> Iterator[None]:
+    """Prints by how many bytes the work inside raises the peak of this process above what it holds now."""
+    gc.collect()
+    try:  # Linux: the peak so far, such as that of loading the model, is forgotten
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    else:
+        before = _status("VmRSS")
+    yield
+    highest = _status("VmHWM") if Path("/proc/self/status").exists() else None
+    print(((highest or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) - before) * 1024)
+
+
+def _status(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])
+
+
+def hidden_states(which: str, count: int) -> None:
+    """A run of `count` steps with hidden states on."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from unspool import generate_stream
@@ -34,27 +58,42 @@ def measure(which: str, count: int) -> None:
     asked = {"output_hidden_states": True, "return_dict_in_generate": True, "do_sample": False, "use_cache": True}
     for _ in generate_stream(model, ids, max_new_tokens=4, **asked):  # whatever is allocated once
         pass
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cache = {"cache_implementation": "static", "max_length": 8 + 512}  # of one size, so that only steps can differ
-    if which == "stream":
-        for number, _ in enumerate(generate_stream(model, ids, **asked, **cache), start=1):
-            if number == count:
-                break
-    else:
-        model.generate(ids, **asked, **{**cache, "max_length": 8 + count})
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    with added():
+        if which == "stream":
+            for number, _ in enumerate(generate_stream(model, ids, **asked, **cache), start=1):
+                if number == count:
+                    break
+        else:
+            model.generate(ids, **asked, **{**cache, "max_length": 8 + count})
+
+
+def long_beams(which: str) -> None:
+    """Beam search over a long prompt."""
+    from unspool import generate_stream
+
+    model, ids, asked = smollm2(), prompt(2048, 40000), {"num_beams": 4, "do_sample": False, "max_new_tokens": 64}
+    with added():
+        if which == "stream":
+            for _ in generate_stream(model, ids, **asked):
+                pass
+        else:
+            model.generate(ids, **asked)
 
 
 @benchmark("memory")
 def memory(runs: int) -> Iterator[Row]:
-    """Hidden states of every step, dropped by the consumer."""
-    import statistics
-
-    found = {}
-    for which in ("stream", "generate"):
-        for count in (64, 512):
-            found[which, count] = statistics.median(peak(which, count) for _ in range(min(runs, 3)))
+    """Hidden states of every step, dropped by the consumer; and beams over a long prompt."""
+    times, both = min(runs, 3), ("stream", "generate")
+    found = {
+        (which, count): statistics.median(peak(f"hidden_states({which!r}, {count})") for _ in range(times))
+        for which in both
+        for count in (64, 512)
+    }
     ratio_ours = found["stream", 512] / found["stream", 64]
-    yield Row("peak memory with hidden states, 512 steps over 64: stream", ratio_ours, 1.05, runs=min(runs, 3))
+    yield Row("peak memory with hidden states, 512 steps over 64: stream", ratio_ours, 1.05, runs=times)
     ratio_theirs = found["generate", 512] / found["generate", 64]
-    yield Row("the same for transformers' generate()", ratio_theirs, None, runs=min(runs, 3))
+    yield Row("the same for transformers' generate()", ratio_theirs, None, runs=times)
+    beams = {which: statistics.median(peak(f"long_beams({which!r})") for _ in range(times)) for which in both}
+    name = "SmolLM2, 4 beams, prompt 2048: peak memory above the model, 64 new"
+    yield Row(name, beams["stream"] / beams["generate"], 1.00, runs=times)
