@@ -102,7 +102,13 @@ def test_what_goes_together_gives_what_transformers_gives(method, feature):
     other = dict(kwargs)
     if method in DRAFTED and feature == "token healing":  # a draft of transformers' has no tokenizer to heal with
         other |= dict.fromkeys(("assistant_model", "assistant_early_exit", "prompt_lookup_num_tokens"))
-    theirs = drawn(model, other, by=type(model).generate)
+    try:
+        theirs = drawn(model, other, by=type(model).generate)
+    except (
+        IndexError
+    ):  # before 5.24 transformers' own look-up fails on an empty prompt; without it the text is the same
+        assert (method, feature) == ("prompt lookup", "embeddings")
+        theirs = drawn(model, {**other, "prompt_lookup_num_tokens": None}, by=type(model).generate)
     assert torch.equal(drawn(model, kwargs), theirs)
 
 

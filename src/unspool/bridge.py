@@ -385,7 +385,8 @@ def leading_processors(processors: LogitsProcessorList) -> int:
 
 def is_stateful(model: PreTrainedModel) -> bool:
     """Whether the model keeps a recurrent state, which can't be taken back or shared by candidates."""
-    return bool(model._is_stateful)
+    kept_on_modules = any("recurrent_states" in vars(module) for module in model.modules())  # as before 5.24
+    return bool(model._is_stateful) or kept_on_modules
 
 
 def stopping_criteria(
