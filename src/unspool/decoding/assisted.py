@@ -119,7 +119,7 @@ class Rounds:
     def _verify(self, draft: Draft, first: bool) -> ModelOutput:
         """One forward over the draft, and at first over the prompt before it."""
         state, model = self.state, self.state.plan.model
-        kwargs = bridge.draft_kwargs(model, state.carried.kwargs, draft.ids.shape[1], draft.count)
+        kwargs = bridge.draft_kwargs(model, state.carried.kwargs, state.length + draft.count, draft.count)
         new = (None if self.only_last is None else self.only_last + draft.count) if first else draft.count + 1
         inputs = model.prepare_inputs_for_generation(
             draft.ids, next_sequence_length=new, is_first_iteration=first, **kwargs
