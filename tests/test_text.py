@@ -17,7 +17,8 @@ from unspool.detokenize import detokenizer_for
 from unspool.errors import ArgumentError
 from unspool.records import Finish, Opening, Step
 from unspool.sinks import TextSink
-from unspool.text import RowText, StopStrings, TextStream, text_chunks
+from unspool.text import RowText, StopStrings, TextReader, TextStream
+from unspool.views import View
 
 KINDS = {"byte level": made.byte_level, "byte fallback": made.byte_fallback, "word piece": made.word_piece}
 TEXTS = st.text(alphabet="the caostp,.\n歪你😀é\u0301\ufffd", max_size=40)
@@ -257,16 +258,20 @@ def test_text_without_a_tokenizer_is_refused():
 
 def test_what_was_held_comes_before_an_error():
     error = RuntimeError("half way")
+    steps = iter([_step(5), _step(6)])
 
-    def events():
-        yield _step(5)
-        yield _step(6)
-        raise error
+    def next_event():
+        event = next(steps, None)
+        if event is None:
+            raise error
+        return event
 
     opening = _opening(stop_strings=["w6 w7"])
+    run = types.SimpleNamespace(opening=lambda: opening, result=None)
+    view = View(types.SimpleNamespace(next_event=next_event), TextReader(run, tiny_tokenizer()))
     chunks = []
     with pytest.raises(RuntimeError) as caught:
-        chunks.extend(text_chunks(events(), lambda: opening, tiny_tokenizer()))
+        chunks.extend(view)
     assert caught.value is error
     assert "".join(chunk.text for chunk in chunks) == "w5 w6"
     assert chunks[-1].finish == Finish(FinishReason.ERROR, error)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator
-from typing import ParamSpec, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["standing_in", "without_gradients"]
+__all__ = ["autocast_now", "standing_in", "without_gradients"]
 
 P = ParamSpec("P")
 Y = TypeVar("Y")
@@ -24,6 +25,13 @@ def without_gradients(stage: Callable[P, Generator[Y, S, R]]) -> Callable[P, Gen
     """
     # Leaving inference mode turns gradients on, so they are turned off inside of it.
     return torch.inference_mode(False)(torch.no_grad()(stage))
+
+
+def autocast_now(device: torch.device) -> AbstractContextManager[Any]:
+    """The autocast of the thread that asks, to be entered on another: torch keeps it for each thread."""
+    if not torch.is_autocast_enabled(device.type):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.get_autocast_dtype(device.type))
 
 
 @contextlib.contextmanager

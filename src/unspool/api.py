@@ -47,6 +47,7 @@ def generate_stream(
     generator: torch.Generator | None = None,
     sinks: Iterable[Sink] = (),
     pipeline: Pipeline | None = None,
+    lookahead: int = 1,
     **kwargs: Any,
 ) -> Stream:
     """Generates step by step: what `model.generate()` does, as an iterator of everything it produces.
@@ -75,6 +76,7 @@ def generate_stream(
         generator: The same, with a generator of yours.
         sinks: Where events go as well as to whoever iterates.
         pipeline: Stages other than the usual.
+        lookahead: With `async for`: how many steps may be made ahead of whoever takes them.
         **kwargs: Settings of `GenerationConfig` (`max_new_tokens`, `temperature` ...) and the model's own keywords
             (`attention_mask`, `pixel_values` ...). A cache may be given as `cache` or `past_key_values`; the run
             takes it over and extends it in place.
@@ -118,7 +120,7 @@ def generate_stream(
         from unspool.legacy import StreamerSink
 
         sinks = [StreamerSink(streamer), *sinks]
-    return Stream(run, sinks)
+    return Stream(run, sinks, lookahead=lookahead)
 
 
 def generate(model: PreTrainedModel, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:

@@ -316,6 +316,11 @@ def makes_own_cache(model: PreTrainedModel) -> bool:
     return not model._supports_default_dynamic_cache()
 
 
+def draws_while_reading(model: PreTrainedModel) -> bool:
+    """Whether reading the prompt draws random numbers, as VibeVoice's ear does: for each row, so rows come first."""
+    return hasattr(model.config, "acoustic_tokenizer_encoder_config")
+
+
 def supports_logits_to_keep(model: PreTrainedModel) -> bool:
     """Whether the forward can compute the last position's logits only."""
     return bool(model._supports_logits_to_keep())

@@ -6,7 +6,8 @@ UnspoolError
 ├── UnsupportedError   (NotImplementedError)  the call is sensible, but can't be done; raised at the call
 ├── CriterionError     (ValueError)           a processor or criterion returned something unusable
 ├── CacheError         (ValueError)           a cache can't do what the run needs of it
-└── SinkError          (RuntimeError)         a sink was used in a way it doesn't allow
+├── SinkError          (RuntimeError)         a sink was used in a way it doesn't allow
+└── StreamError        (RuntimeError)         a stream was used in a way it doesn't allow
 ```
 
 Whatever a model, processor, criterion or sink raises by itself passes through unchanged, with a note
@@ -18,6 +19,7 @@ __all__ = [
     "CacheError",
     "CriterionError",
     "SinkError",
+    "StreamError",
     "UnspoolError",
     "UnsupportedError",
 ]
@@ -45,3 +47,7 @@ class CacheError(UnspoolError, ValueError):
 
 class SinkError(UnspoolError, RuntimeError):
     """A sink was opened twice, or is not a sink."""
+
+
+class StreamError(UnspoolError, RuntimeError):
+    """A stream can't do this now: it is over, or steps on another thread."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+import weakref
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from unspool.errors import SinkError
+from unspool.ahead import Ahead, Made
+from unspool.ambient import autocast_now
+from unspool.errors import SinkError, StreamError
 from unspool.records import Event, Finish, FinishReason, Opening, Result, Step, TextChunk
 from unspool.stages import checks
+from unspool.stepping import stepper_of
+from unspool.views import Events, Reader, Steps, View
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -19,11 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Stream"]
 
 
-class Stream(Iterator[Step]):
+class Stream(Iterator[Step], AsyncIterator[Step]):
     """A generation that is under way: pull a step, look at it, pull the next.
 
-    Nothing runs before the first `next()`, and nothing runs between two. Leaving early costs nothing more:
+    With `for`, nothing runs before the first `next()`, and nothing runs between two. Leaving early costs nothing more:
     `break`, `close()`, the end of a `with` block and any exception free the cache and close the sinks.
+
+    With `async for`, on asyncio or trio, the model is stepped on a thread of its own, at most `lookahead` steps ahead.
+    Leaving early costs at most one more forward.
 
     Example:
         >>> from unspool import generate_stream
@@ -38,10 +46,13 @@ class Stream(Iterator[Step]):
         'MAX_LENGTH'
     """
 
-    def __init__(self, run: Run, sinks: Iterable[Sink] = ()) -> None:
+    def __init__(self, run: Run, sinks: Iterable[Sink] = (), *, lookahead: int = 1) -> None:
         self._run = run
         self._sinks = _Sinks(sinks, run.plan.config)
         self._events = _drive(run, self._sinks)
+        self._steps = Steps()
+        self._lookahead = checks.lookahead(lookahead)
+        self._ahead: Ahead | None = None
         self._ended = False
         self._leave = False
 
@@ -50,23 +61,37 @@ class Stream(Iterator[Step]):
 
         Raises:
             StopIteration: All rows have ended, or the stream was closed.
+            StreamError: The stream is iterated with `async for`.
         """
         while True:
-            event = self._next_event()
+            event = self.next_event()
             if isinstance(event, Step):
                 return event
 
-    def events(self) -> Iterator[Event]:
-        """All events: prefill progress as well as steps."""
-        while True:
-            try:
-                event = self._next_event()
-            except StopIteration:
-                return
-            yield event
+    def __aiter__(self) -> Self:
+        return self
 
-    def text(self, tokenizer: Any = None, *, skip_special_tokens: bool = True) -> Iterator[TextChunk]:
-        """The text as it comes, row by row, with the ids and logprobs it was made from.
+    async def __anext__(self) -> Step:
+        """The next step, made on the model's thread.
+
+        Raises:
+            StopAsyncIteration: All rows have ended, or the stream was closed.
+            anyio.BusyResourceError: Another task is waiting for it.
+        """
+        made = await self.next_made(self._steps)
+        if made.error is not None:
+            raise made.error
+        if made.over:
+            raise StopAsyncIteration
+        step: Step = made.items[0]
+        return step
+
+    def events(self) -> View[Event]:
+        """All events, prefill progress as well as steps, for `for` and `async for`."""
+        return View(self, Events())
+
+    def text(self, tokenizer: Any = None, *, skip_special_tokens: bool = True) -> View[TextChunk]:
+        """The text as it comes, row by row, with the ids and logprobs it was made from, for `for` and `async for`.
 
         Text that may yet turn out to be a stop string is held until that is known.
 
@@ -74,21 +99,16 @@ class Stream(Iterator[Step]):
             tokenizer: The model's tokenizer; by default the one that the call was given.
             skip_special_tokens: Whether special tokens have no text.
 
-        Yields:
-            A chunk whenever a row has new text, and one with `finish` set when it ends.
+        Returns:
+            An iterator: a chunk whenever a row has new text, and one with `finish` set when it ends.
 
         Raises:
             ArgumentError: There is no tokenizer.
         """
-        from unspool.text import text_chunks
+        from unspool.text import TextReader
 
-        return text_chunks(
-            self.events(),
-            self._opening,
-            tokenizer if tokenizer is not None else self._run.plan.request.tokenizer,
-            skip_special_tokens=skip_special_tokens,
-            get_finishes=lambda: None if self.result is None else self.result.finishes,
-        )
+        tokenizer = tokenizer if tokenizer is not None else self._run.plan.request.tokenizer
+        return View(self, TextReader(self._run, tokenizer, skip_special_tokens=skip_special_tokens))
 
     def to(self, *sinks: Sink) -> Result:
         """Runs the stream to its end into some sinks.
@@ -98,6 +118,19 @@ class Stream(Iterator[Step]):
         """
         self._sinks.add(sinks)
         for _ in self.events():
+            pass
+        result = self.result
+        assert result is not None  # a run that reached its end has a state
+        return result
+
+    async def ato(self, *sinks: Sink) -> Result:
+        """Runs the stream to its end into some sinks, on the model's thread.
+
+        Returns:
+            The result.
+        """
+        self._sinks.add(sinks)
+        async for _ in self.events():
             pass
         result = self.result
         assert result is not None  # a run that reached its end has a state
@@ -114,9 +147,13 @@ class Stream(Iterator[Step]):
     def close(self) -> None:
         """Leaves the stream: closes the sinks and frees the cache. Safe to call twice, and from another thread.
 
-        From another thread, while a step is being made, the stream is left when that step is done.
+        From another thread, while a step is being made, the stream is left when that step is done. So is one that is
+        iterated with `async for`; `aclose()` waits for that.
         """
         self._leave = True
+        if self._ahead is not None:
+            self._ahead.leave()
+            return
         try:
             self._events.close()
         except ValueError:  # it is running now, in another thread, which will see the flag
@@ -133,7 +170,44 @@ class Stream(Iterator[Step]):
             self._leave_with(error)
         self.close()
 
-    def _next_event(self) -> Event:
+    async def aclose(self) -> None:
+        """The same, and waits until the thread that steps the stream is done with it. Safe to call twice."""
+        await self._aclose(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._aclose(error)
+
+    async def _aclose(self, error: BaseException | None) -> None:
+        self._leave = True
+        if self._ahead is None:
+            self.__exit__(None if error is None else type(error), error, None)
+        else:
+            await self._ahead.aclose(error)
+
+    async def next_made(self, reader: Reader[Any]) -> Made:
+        """The next event of which a reader makes something, made on the model's thread; or the end."""
+        if self._ahead is None:
+            if self._leave or self._ended:
+                return Made(reader, None, [], over=True)
+            model = self._run.plan.model
+            self._ahead = Ahead(self._events, stepper_of(model), self._lookahead, autocast_now(model.device))
+            weakref.finalize(self, Ahead.leave, self._ahead)
+        return await self._ahead.next(reader)
+
+    def next_event(self) -> Event:
+        """The next event, made here and now.
+
+        Raises:
+            StopIteration: There is none.
+            StreamError: The stream is iterated with `async for`.
+        """
+        if self._ahead is not None:
+            raise StreamError("This stream is iterated with `async for`; go on with that, or make another.")
         if self._leave:
             self.close()
             raise StopIteration
@@ -150,9 +224,6 @@ class Stream(Iterator[Step]):
         except BaseException as raised:
             if raised is not error and not isinstance(raised, StopIteration):
                 raise
-
-    def _opening(self) -> Opening | None:
-        return self._run.opening()
 
 
 class _Sinks:

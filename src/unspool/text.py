@@ -6,14 +6,25 @@ text, its ids and its log-probabilities stay together: what is held is held by w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from unspool.detokenize import Detokenizer, detokenizer_for
 from unspool.errors import ArgumentError
-from unspool.records import Event, Finish, FinishReason, Opening, Step, TextChunk
+from unspool.records import Event, Finish, FinishReason, Opening, Result, Step, TextChunk
 
-__all__ = ["RowText", "StopStrings", "TextStream", "text_chunks"]
+__all__ = ["Opened", "RowText", "StopStrings", "TextReader", "TextStream"]
+
+
+class Opened(Protocol):
+    """A run, as far as its text depends on it."""
+
+    @property
+    def result(self) -> Result | None:
+        """What it came to; None while it goes on."""
+
+    def opening(self) -> Opening | None:
+        """What it began with, once that is known."""
 
 
 class StopStrings:
@@ -183,54 +194,40 @@ class TextStream:
         return [chunk for chunk in chunks if chunk is not None]
 
 
-def text_chunks(
-    events: Iterable[Event],
-    get_opening: Callable[[], Opening | None],
-    tokenizer: Any,
-    *,
-    skip_special_tokens: bool = True,
-    get_finishes: Callable[[], Sequence[Finish] | None] = lambda: None,
-) -> Iterator[TextChunk]:
-    """The text of a run's events.
+class TextReader:
+    """Reads the text of a run from its events.
+
+    If the run fails, what was held comes first, then the error.
 
     Args:
-        events: The events.
-        get_opening: Gives what the run began with, once the first event has come.
+        run: The run: `opening()` gives what it began with once the first event has come, `result` what it came to.
         tokenizer: The model's tokenizer.
         skip_special_tokens: Whether special tokens have no text.
-        get_finishes: Gives how each row ended, once the events are over.
-
-    Yields:
-        A chunk whenever a row has new text, and one with `finish` set when it ends. If the run fails, what was held
-        comes first, then the error.
 
     Raises:
         ArgumentError: There is no tokenizer, or it is none.
     """
-    if tokenizer is None:
-        raise ArgumentError("Text needs the model's tokenizer; pass it to text(), or to the call as `tokenizer=`.")
-    detokenizer_for(tokenizer)  # a wrong one raises here, not in mid-stream
-    return _text_chunks(events, get_opening, tokenizer, skip_special_tokens, get_finishes)
 
+    def __init__(self, run: Opened, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
+        if tokenizer is None:
+            raise ArgumentError("Text needs the model's tokenizer; pass it to text(), or to the call as `tokenizer=`.")
+        detokenizer_for(tokenizer)  # a wrong one raises here, not in mid-stream
+        self._run, self._tokenizer, self._skip_special = run, tokenizer, skip_special_tokens
+        self._text: TextStream | None = None
 
-def _text_chunks(
-    events: Iterable[Event],
-    get_opening: Callable[[], Opening | None],
-    tokenizer: Any,
-    skip_special_tokens: bool,
-    get_finishes: Callable[[], Sequence[Finish] | None],
-) -> Iterator[TextChunk]:
-    text: TextStream | None = None
-    try:
-        for event in events:
-            opening = get_opening()
-            if text is None and opening is not None:
-                text = TextStream(opening, tokenizer, skip_special_tokens=skip_special_tokens)
-            if text is not None:
-                yield from text.take(event)
-    except Exception as error:
-        if text is not None:
-            yield from text.finish(None, Finish(FinishReason.ERROR, error))
-        raise
-    if text is not None:
-        yield from text.finish(get_finishes(), Finish(FinishReason.STOPPED))
+    def take(self, event: Event) -> list[TextChunk]:
+        """The chunks that an event makes certain."""
+        opening = self._run.opening()
+        if self._text is None and opening is not None:
+            self._text = TextStream(opening, self._tokenizer, skip_special_tokens=self._skip_special)
+        return [] if self._text is None else self._text.take(event)
+
+    def finish(self) -> list[TextChunk]:
+        """The last chunks of the rows that have not had theirs."""
+        result = self._run.result
+        finishes = None if result is None else result.finishes
+        return [] if self._text is None else self._text.finish(finishes, Finish(FinishReason.STOPPED))
+
+    def fail(self, error: BaseException) -> list[TextChunk]:
+        """What was held."""
+        return [] if self._text is None else self._text.finish(None, Finish(FinishReason.ERROR, error))

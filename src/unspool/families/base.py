@@ -84,6 +84,14 @@ class Family:
         """The ids that decoding starts from, int64 `(prompts, length)`, and the remaining keywords."""
         raise NotImplementedError
 
+    def guarded(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keywords with a copy of what the encoder gave: some decoders write to it, before rows are repeated."""
+        encoded = kwargs.get("encoder_outputs")
+        if encoded is None or encoded.get("last_hidden_state") is None:
+            return kwargs
+        copied = {**encoded, "last_hidden_state": encoded["last_hidden_state"].clone()}
+        return {**kwargs, "encoder_outputs": type(encoded)(**copied)}
+
     def step_inputs(self, model: PreTrainedModel, carry: Carry, ids: torch.Tensor) -> dict[str, Any]:
         """What the next forward takes, after the prompt has been read."""
         if carry.direct and carry.fixed is not None:
@@ -158,10 +166,13 @@ class Family:
     def can_expand_later(self, model: PreTrainedModel, carry: Carry, rows: int) -> bool:
         """Whether the `rows` rows of the prompt can be repeated after it has been read, instead of before.
 
-        Not so without a cache, or with one that can't repeat rows, or that the caller has filled with repeated ones.
+        Not so without a cache, or with one that can't repeat rows, or that the caller has filled with repeated ones;
+        nor where reading draws random numbers for each row.
         """
         found = carry.state()
         if not carry.kwargs.get("use_cache") or found is None or bridge.makes_own_cache(model):
+            return False
+        if bridge.draws_while_reading(model):
             return False
         return caches.can_expand(found[1]) and caches.rows(found[1]) in (0, rows)
 

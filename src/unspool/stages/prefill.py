@@ -42,6 +42,8 @@ def prefill(
     yield PrefillProgress(done, total, inputs.reused)
     if plan.method.reads_prompt:
         return state
+    if state.rows_per_prompt != plan.rows_per_prompt:
+        carry.kwargs = plan.family.guarded(carry.kwargs)
     for outputs, width in read(plan, inputs, state):
         state.hold(outputs)
         del outputs
