@@ -85,7 +85,7 @@ def test_an_interrupt_in_a_forward_ends_cleanly():
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    stream._run.plan.model.register_forward_pre_hook(interrupt)
+    stream._source.plan.model.register_forward_pre_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
         next(stream)
     assert sink.calls.count("close") == 1
@@ -103,7 +103,7 @@ def test_closing_from_another_thread_waits_for_the_step_under_way():
         go_on.wait(10)
 
     next(stream)
-    stream._run.plan.model.register_forward_pre_hook(wait)
+    stream._source.plan.model.register_forward_pre_hook(wait)
     puller = threading.Thread(target=lambda: list(stream))
     puller.start()
     running.wait(10)

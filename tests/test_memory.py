@@ -46,7 +46,7 @@ def test_dropped_steps_leave_nothing_behind_with_all_outputs_on():
 def test_the_cache_is_free_when_the_stream_is_closed(kind):
     stream = generate_stream(tiny_model(), **prompt(), max_new_tokens=20, eos_token_id=None, **SETTINGS[kind])
     next(stream)
-    cache = weakref.ref(stream._run.state.carried.cache)
+    cache = weakref.ref(stream._source.state.carried.cache)
     stream.close()
     assert cache() is None
     assert stream.result.steps == 1
@@ -72,7 +72,7 @@ def test_the_cache_is_free_after_an_error_though_the_error_is_kept():
 
     stream = generate_stream(tiny_model(), **prompt(), max_new_tokens=20, logits_processor=[Fails()])
     next(stream)
-    cache = weakref.ref(stream._run.state.carried.cache)
+    cache = weakref.ref(stream._source.state.carried.cache)
     with pytest.raises(UnspoolError):
         list(stream)
     assert cache() is None

@@ -39,6 +39,14 @@ class Made:
     error: BaseException | None = None
     over: bool = False
 
+    def read(self, reader: Reader[Any]) -> None:
+        """Has another reader read it."""
+        self.reader = reader
+        if self.event is not None:
+            self.items = reader.take(self.event)
+        else:
+            self.items = reader.finish() if self.error is None else reader.fail(self.error)
+
 
 class Ahead:
     """Steps a stream's events on a thread, one in a turn, and hands them to a task.
@@ -81,7 +89,8 @@ class Ahead:
             raise anyio.BusyResourceError("iterating over")
         if self._leaving:
             return Made(reader, None, [], over=True)
-        self._reader, self._awaited = reader, True
+        self._awaited = True
+        self._read_by(reader)
         try:
             if (made := self._take()) is not None:
                 await anyio.lowlevel.checkpoint()
@@ -123,14 +132,19 @@ class Ahead:
         if not self._stepper.submit(self._end):
             self._end()  # its thread is gone, and steps nothing any more
 
+    def _read_by(self, reader: Reader[Any]) -> None:
+        """Makes a reader the one that reads, what is ready included."""
+        with self._lock:
+            if self._reader is not reader:
+                self._reader = reader
+                for made in self._ready:
+                    made.read(reader)
+
     def _take(self) -> Made | None:
         """What is ready, if anything is; has more made in its place."""
         with self._lock:
             made = self._ready.popleft() if self._ready else None
             self._refill()
-        if made is not None and made.reader is not self._reader and made.event is not None:
-            assert self._reader is not None  # `next` sets it
-            made.items = self._reader.take(made.event)
         return made
 
     def _ask(self, wake: Callable[[], None]) -> bool:
@@ -160,6 +174,8 @@ class Ahead:
         made = Made(reader, None, [], over=True) if self._leaving else self._context.run(self._make, reader)
         with self._lock:
             self._queued = False
+            if made.reader is not self._reader and self._reader is not None:
+                made.read(self._reader)
             if made.items or made.error is not None or made.over:
                 self._ready.append(made)
             self._refill()

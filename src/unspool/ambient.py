@@ -27,9 +27,9 @@ def without_gradients(stage: Callable[P, Generator[Y, S, R]]) -> Callable[P, Gen
     return torch.inference_mode(False)(torch.no_grad()(stage))
 
 
-def autocast_now(device: torch.device) -> AbstractContextManager[Any]:
+def autocast_now(device: torch.device | None) -> AbstractContextManager[Any]:
     """The autocast of the thread that asks, to be entered on another: torch keeps it for each thread."""
-    if not torch.is_autocast_enabled(device.type):
+    if device is None or not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=torch.get_autocast_dtype(device.type))
 

@@ -127,7 +127,7 @@ class _Body:
         return self._run_stages(made)
 
     def _run_stages(self, made: Prepared) -> Any:
-        opening = open_run(made.plan, made.inputs)
+        opening = open_run(made.plan, made.inputs, self.run.began)
         if self.run.first_opening is None:
             self.run.first_opening = opening
         collect = CollectSink()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unspool import afresh, stages
 from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
 from unspool.records import Event, Finish, Opening, Result
 from unspool.state import DecodingState
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
 
 __all__ = ["Pipeline", "Run"]
 
@@ -67,6 +71,7 @@ class Run:
         state: The decoding state; None before stage 4 is over.
         result: What the run came to; None before it is over.
         first_opening: What sinks have been told; None before stage 2 is over.
+        began: When it began, in seconds of `time.perf_counter()`.
     """
 
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
@@ -77,10 +82,27 @@ class Run:
         self.state: DecodingState | None = None
         self.result: Result | None = None
         self.first_opening: Opening | None = None
+        self.began = 0.0
+
+    @property
+    def config(self) -> GenerationConfig:
+        """The generation config."""
+        return self.plan.config
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that the call was given, if any."""
+        return self.plan.request.tokenizer
+
+    @property
+    def home(self) -> PreTrainedModel:
+        """What has a thread of its own, on which asynchronous streams are stepped: the model."""
+        return self.plan.model
 
     def events(self) -> Generator[Event, Any, Result]:
         """Runs the remaining four stages, yielding what they yield."""
         stage, plan = self._pipeline, self.plan
+        self.began = time.perf_counter()
         yield from self._early
         if plan.own_loop:
             self.result = yield from _named("own loop", run_own_loop(plan, self))
@@ -96,7 +118,7 @@ class Run:
         made, plan = self.made, self.plan
         if made is None or self.first_opening is not None:
             return self.first_opening
-        self.first_opening = open_run(plan, made)
+        self.first_opening = open_run(plan, made, self.began)
         return self.first_opening
 
     def partial(self, otherwise: Finish) -> Result | None:

@@ -142,7 +142,7 @@ class Constraints:
     keeps_scores: bool = False
 
 
-def open_run(plan: Plan, inputs: ModelInputs) -> Opening:
+def open_run(plan: Plan, inputs: ModelInputs, began: float) -> Opening:
     """What sinks are told of a run before its first event."""
     ids = inputs.input_ids
     return Opening(
@@ -153,4 +153,5 @@ def open_run(plan: Plan, inputs: ModelInputs) -> Opening:
         encoder_outputs=inputs.kwargs.get("encoder_outputs"),
         is_encoder_decoder=bool(plan.model.config.is_encoder_decoder),
         method=plan.method.name,
+        began=began,
     )

@@ -231,6 +231,7 @@ class Opening:
         encoder_outputs: What the encoder gave, one row per prompt, for encoder-decoder models.
         is_encoder_decoder: Whether the model has an encoder.
         method: The name of the decoding method.
+        began: When the run began, in seconds of `time.perf_counter()`: before the encoder ran or a prompt was read.
     """
 
     prompt_ids: torch.Tensor
@@ -240,6 +241,7 @@ class Opening:
     encoder_outputs: ModelOutput | None = None
     is_encoder_decoder: bool = False
     method: str = ""
+    began: float = 0.0
 
     @property
     def rows(self) -> int:

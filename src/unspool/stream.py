@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from unspool.ahead import Ahead, Made
 from unspool.ambient import autocast_now
-from unspool.errors import SinkError, StreamError
-from unspool.records import Event, Finish, FinishReason, Opening, Result, Step, TextChunk
+from unspool.errors import StreamError
+from unspool.fanout import AnySink, SinkGroup, Source, drive
+from unspool.records import Event, Finish, FinishReason, Result, Step, TextChunk
 from unspool.stages import checks
 from unspool.stepping import stepper_of
 from unspool.views import Events, Reader, Steps, View
-
-if TYPE_CHECKING:
-    from transformers import GenerationConfig
-
-    from unspool.pipeline import Run
-    from unspool.sinks.base import Sink
 
 __all__ = ["Stream"]
 
@@ -46,10 +41,10 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         'MAX_LENGTH'
     """
 
-    def __init__(self, run: Run, sinks: Iterable[Sink] = (), *, lookahead: int = 1) -> None:
-        self._run = run
-        self._sinks = _Sinks(sinks, run.plan.config)
-        self._events = _drive(run, self._sinks)
+    def __init__(self, source: Source, sinks: Iterable[AnySink] = (), *, lookahead: int = 1) -> None:
+        self._source = source
+        self._sinks = SinkGroup(sinks, source.config)
+        self._events = drive(source, self._sinks)
         self._steps = Steps()
         self._lookahead = checks.lookahead(lookahead)
         self._ahead: Ahead | None = None
@@ -107,10 +102,31 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         """
         from unspool.text import TextReader
 
-        tokenizer = tokenizer if tokenizer is not None else self._run.plan.request.tokenizer
-        return View(self, TextReader(self._run, tokenizer, skip_special_tokens=skip_special_tokens))
+        tokenizer = tokenizer if tokenizer is not None else self._source.tokenizer
+        return View(self, TextReader(self._source, tokenizer, skip_special_tokens=skip_special_tokens))
 
-    def to(self, *sinks: Sink) -> Result:
+    def through(self, *sinks: AnySink) -> Self:
+        """Has some sinks take what comes by, while whoever iterates sees it as well.
+
+        Returns:
+            The stream itself.
+
+        Raises:
+            SinkError: One is no sink, or the stream has begun.
+
+        Example:
+            >>> import io
+            >>> from unspool import generate_stream
+            >>> from unspool.sinks import TextSink
+            >>> sink = TextSink(io.StringIO(), tokenizer=tiny_tokenizer())
+            >>> stream = generate_stream(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=3)
+            >>> [step.index for step in stream.through(sink)]
+            [0, 1, 2]
+        """
+        self._sinks.add(sinks)
+        return self
+
+    def to(self, *sinks: AnySink) -> Result:
         """Runs the stream to its end into some sinks.
 
         Returns:
@@ -123,7 +139,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         assert result is not None  # a run that reached its end has a state
         return result
 
-    async def ato(self, *sinks: Sink) -> Result:
+    async def ato(self, *sinks: AnySink) -> Result:
         """Runs the stream to its end into some sinks, on the model's thread.
 
         Returns:
@@ -142,7 +158,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
 
         None before the first event. Rows that are still live are given as stopped.
         """
-        return self._run.partial(Finish(FinishReason.STOPPED))
+        return self._source.partial(Finish(FinishReason.STOPPED))
 
     def close(self) -> None:
         """Leaves the stream: closes the sinks and frees the cache. Safe to call twice, and from another thread.
@@ -194,8 +210,9 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         if self._ahead is None:
             if self._leave or self._ended:
                 return Made(reader, None, [], over=True)
-            model = self._run.plan.model
-            self._ahead = Ahead(self._events, stepper_of(model), self._lookahead, autocast_now(model.device))
+            home = self._source.home
+            modes = autocast_now(getattr(home, "device", None))
+            self._ahead = Ahead(self._events, stepper_of(home), self._lookahead, modes)
             weakref.finalize(self, Ahead.leave, self._ahead)
         return await self._ahead.next(reader)
 
@@ -224,88 +241,3 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         except BaseException as raised:
             if raised is not error and not isinstance(raised, StopIteration):
                 raise
-
-
-class _Sinks:
-    """The sinks of a stream: opened before the first event, closed once."""
-
-    def __init__(self, sinks: Iterable[Sink], config: GenerationConfig) -> None:
-        self._config = config
-        self._sinks: list[Sink] = []
-        self._opening: Opening | None = None
-        self._closed = False
-        self.add(sinks)
-
-    def add(self, sinks: Iterable[Sink]) -> None:
-        sinks = list(sinks)
-        checks.rows_stay(self._config, sinks, "sinks")
-        for sink in sinks:
-            missing = [name for name in ("open", "take", "close") if not callable(getattr(sink, name, None))]
-            if missing:
-                raise SinkError(f"{sink!r} is not a sink: it has no {' and no '.join(missing)}.")
-            if self._closed or self._opening is not None:
-                raise SinkError(f"{type(sink).__name__} came too late: the stream has begun already.")
-            self._sinks.append(sink)
-
-    def open(self, opening: Opening) -> None:
-        self._opening = opening
-        for sink in self._sinks:
-            sink.open(opening)
-
-    def take(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink.take(event)
-
-    @property
-    def opened(self) -> bool:
-        return self._opening is not None
-
-    def close(self, result: Result | None, error: BaseException | None) -> None:
-        """Closes every sink, whatever the others do; the first failure is raised when no other error is on its way."""
-        if self._closed:
-            return
-        self._closed = True
-        failures = []
-        for sink in self._sinks:
-            try:
-                sink.close(result, error)
-            except Exception as failure:
-                failures.append(failure)
-        if failures and error is None:
-            raise failures[0]
-        for missed in failures:
-            if error is not None:
-                error.add_note(f"unspool: a sink failed while closing: {missed!r}")
-
-
-def _drive(run: Run, sinks: _Sinks) -> Generator[Event, Any, None]:
-    """Runs a pipeline into its sinks; whatever happens, they are closed once and the cache is freed."""
-    error: BaseException | None = None
-    try:
-        for event in run.events():
-            if not sinks.opened and (opening := run.opening()) is not None:
-                sinks.open(opening)
-            sinks.take(event)
-            yield event
-    except GeneratorExit:
-        raise
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        _end(run, sinks, error)
-
-
-def _end(run: Run, sinks: _Sinks, error: BaseException | None) -> None:
-    run.result = run.partial(_ending(error))
-    try:
-        sinks.close(run.result if sinks.opened else None, error)
-    finally:
-        run.release()
-
-
-def _ending(error: BaseException | None) -> Finish:
-    if error is None:
-        return Finish(FinishReason.STOPPED)
-    interrupted = isinstance(error, KeyboardInterrupt)
-    return Finish(FinishReason.INTERRUPTED if interrupted else FinishReason.ERROR, error)
