@@ -56,6 +56,7 @@ class Ahead:
         stepper: The thread.
         lookahead: How many events that something is made of may wait for the task.
         modes: What is entered around each step.
+        interrupt: Called when the events are being left.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class Ahead:
         stepper: Stepper,
         lookahead: int,
         modes: AbstractContextManager[Any],
+        interrupt: Callable[[], object],
     ) -> None:
         self._events, self._stepper, self._lookahead = events, stepper, lookahead
-        self._context, self._modes = contextvars.copy_context(), modes
+        self._context, self._modes, self._interrupt = contextvars.copy_context(), modes, interrupt
         self._lock = threading.RLock()  # a stream may be collected, and left, wherever its lock is held
         self._ready: deque[Made] = deque()
         self._reader: Reader[Any] | None = None
@@ -129,6 +131,7 @@ class Ahead:
         with self._lock:
             if not self._leaving:
                 self._leaving, self._error = True, error
+                self._interrupt()
         if not self._stepper.submit(self._end):
             self._end()  # its thread is gone, and steps nothing any more
 

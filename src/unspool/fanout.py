@@ -26,8 +26,8 @@ class Source(Protocol):
     """What it came to; None while it goes on."""
 
     @property
-    def config(self) -> GenerationConfig:
-        """The generation config."""
+    def config(self) -> GenerationConfig | None:
+        """The generation config, if it is known."""
 
     @property
     def tokenizer(self) -> Any:
@@ -46,6 +46,9 @@ class Source(Protocol):
     def partial(self, otherwise: Finish) -> Result | None:
         """What it has come to so far, with `otherwise` as the ending of live rows."""
 
+    def interrupt(self) -> None:
+        """Told, from any thread, that the stream is being left: what waits for others should wait no longer."""
+
     def release(self) -> None:
         """Lets go of all that is large; the result stays."""
 
@@ -61,7 +64,7 @@ class SinkGroup:
         config: The generation config, for what can't be done with some sinks.
     """
 
-    def __init__(self, sinks: Iterable[AnySink], config: GenerationConfig) -> None:
+    def __init__(self, sinks: Iterable[AnySink], config: GenerationConfig | None) -> None:
         self._config = config
         self._sinks: list[Sink] = []
         self._opened = self._closed = False
@@ -74,7 +77,8 @@ class SinkGroup:
             SinkError: One is no sink, or the stream has begun.
         """
         given = [as_sink(sink) for sink in sinks]
-        checks.rows_stay(self._config, given, "sinks")
+        if self._config is not None:
+            checks.rows_stay(self._config, given, "sinks")
         if given and (self._closed or self._opened):
             raise SinkError(f"{type(given[0]).__name__} came too late: the stream has begun already.")
         self._sinks.extend(given)

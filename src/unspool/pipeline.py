@@ -133,6 +133,9 @@ class Run:
         ids = opening.prompt_ids
         return Result(ids, ids.shape[1], (otherwise,) * ids.shape[0], steps=0, forwards=0)
 
+    def interrupt(self) -> None:
+        """Does nothing: a forward under way is not broken off."""
+
     def release(self) -> None:
         """Lets go of all that is large; the result stays."""
         afresh.end(self.plan.processors)

@@ -170,6 +170,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         if self._ahead is not None:
             self._ahead.leave()
             return
+        self._source.interrupt()
         try:
             self._events.close()
         except ValueError:  # it is running now, in another thread, which will see the flag
@@ -212,7 +213,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
                 return Made(reader, None, [], over=True)
             home = self._source.home
             modes = autocast_now(getattr(home, "device", None))
-            self._ahead = Ahead(self._events, stepper_of(home), self._lookahead, modes)
+            self._ahead = Ahead(self._events, stepper_of(home), self._lookahead, modes, self._source.interrupt)
             weakref.finalize(self, Ahead.leave, self._ahead)
         return await self._ahead.next(reader)
 

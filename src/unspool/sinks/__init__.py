@@ -6,13 +6,54 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unspool.sinks.base import Sink
+    from unspool.sinks.base import Sink, StopStream
+    from unspool.sinks.callback import CallbackSink, TeeSink
+    from unspool.sinks.channel import ChannelSink
     from unspool.sinks.collect import CollectSink
+    from unspool.sinks.jsonl import JsonlSink
+    from unspool.sinks.metrics import MetricsSink
+    from unspool.sinks.otel import OtelSink
+    from unspool.sinks.probe import ProbeSink
+    from unspool.sinks.recording import RecordSink, replay
+    from unspool.sinks.sse import SseSink
     from unspool.sinks.text import TextSink
+    from unspool.sinks.throttle import ThrottleSink
 
-__all__ = ["CollectSink", "Sink", "TextSink"]
+__all__ = [
+    "CallbackSink",
+    "ChannelSink",
+    "CollectSink",
+    "JsonlSink",
+    "MetricsSink",
+    "OtelSink",
+    "ProbeSink",
+    "RecordSink",
+    "Sink",
+    "SseSink",
+    "StopStream",
+    "TeeSink",
+    "TextSink",
+    "ThrottleSink",
+    "replay",
+]
 
-_HOMES = {"CollectSink": "collect", "Sink": "base", "TextSink": "text"}
+_HOMES = {
+    "CallbackSink": "callback",
+    "ChannelSink": "channel",
+    "CollectSink": "collect",
+    "JsonlSink": "jsonl",
+    "MetricsSink": "metrics",
+    "OtelSink": "otel",
+    "ProbeSink": "probe",
+    "RecordSink": "recording",
+    "Sink": "base",
+    "SseSink": "sse",
+    "StopStream": "base",
+    "TeeSink": "callback",
+    "TextSink": "text",
+    "ThrottleSink": "throttle",
+    "replay": "recording",
+}
 
 
 def __getattr__(name: str) -> Any:
