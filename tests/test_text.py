@@ -320,9 +320,12 @@ def test_the_sink_writes_a_batch_by_labelled_lines():
     assert sorted(shown.splitlines()) == [f"[prompt {i}, sample 0] {text}" for i, text in enumerate(texts)]
 
 
-def test_the_sink_echoes_the_prompt_if_asked_to():
-    shown, texts = written(skip_prompt=False)
-    assert shown == decoded(tiny_tokenizer(), prompt()["input_ids"][0].tolist()) + texts[0] + "\n"
+def test_the_sink_echoes_the_prompt_and_goes_on_from_it():
+    shown, _ = written(skip_prompt=False)
+    ids = generate_stream(tiny_model(), **prompt(), max_new_tokens=4, eos_token_id=None).to().sequences
+    assert shown.endswith("\n")
+    assert decoded(tiny_tokenizer(), ids[0].tolist()).startswith(shown[:-1])
+    assert len(shown[:-1].split()) > prompt()["input_ids"].shape[1]
 
 
 @pytest.mark.parametrize("settings", [{"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=["samples", "beams"])

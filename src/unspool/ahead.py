@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unspool.stepping import Stepper
     from unspool.views import Reader
 
-__all__ = ["Ahead", "Made"]
+__all__ = ["Ahead", "Made", "from_thread"]
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Ahead:
                 return made
             while (made := self._take()) is None:
                 woken = anyio.Event()
-                if self._ask(_from_thread(woken.set)):
+                if self._ask(from_thread(woken.set)):
                     await woken.wait()
         except BaseException:  # cancelled: nobody will take what was asked for
             self.leave()
@@ -118,7 +118,7 @@ class Ahead:
             Exception: What a sink raised while closing.
         """
         closed = anyio.Event()
-        self._closers.append(_from_thread(closed.set))
+        self._closers.append(from_thread(closed.set))
         self.leave(error)
         with anyio.CancelScope(shield=True):
             await closed.wait()
@@ -223,15 +223,15 @@ class Ahead:
                 self._failure = raised
 
 
-def _from_thread(call: Callable[[], object]) -> Callable[[], None]:
+def from_thread(call: Callable[[], object]) -> Callable[[], None]:
     """A function that has a call made in the running event loop, from any thread, and doesn't wait for it."""
     loop: Any = current_token().native_token
     schedule = loop.call_soon_threadsafe if hasattr(loop, "call_soon_threadsafe") else loop.run_sync_soon
 
-    def from_thread() -> None:
+    def scheduled() -> None:
         try:
             schedule(call)
         except RuntimeError:  # the loop has ended meanwhile, and nobody waits any more
             return
 
-    return from_thread
+    return scheduled

@@ -65,7 +65,7 @@ def generate_stream(
         prefix_allowed_tokens_fn: Which tokens may follow: `(prompt index, ids so far) -> ids`.
         synced_gpus: Must be false; steps of several processes can't be kept in time.
         assistant_model: A draft model, for assisted decoding.
-        streamer: A streamer of transformers; gets the same calls as from `generate()`.
+        streamer: A streamer of transformers; gets the same calls as from `generate()`. Sinks see more.
         negative_prompt_ids: The negative prompt of classifier-free guidance.
         negative_prompt_attention_mask: Its mask.
         custom_generate: For `generate()` only: a decoding loop written for transformers, which is run as it is.
@@ -116,11 +116,14 @@ def generate_stream(
         kwargs=kwargs,
     )
     run = (pipeline or Pipeline()).start(request)
-    if streamer is not None:
-        from unspool.legacy import StreamerSink
+    if streamer is None:
+        return Stream(run, sinks, lookahead=lookahead)
+    from unspool.legacy import sink_of
 
-        sinks = [StreamerSink(streamer), *sinks]
-    return Stream(run, sinks, lookahead=lookahead)
+    stream = Stream(run, [sink_of(streamer), *sinks], lookahead=lookahead)
+    if not request.whole and hasattr(streamer, "bind"):
+        streamer.bind(stream)
+    return stream
 
 
 def generate(model: PreTrainedModel, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:

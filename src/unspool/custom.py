@@ -74,9 +74,9 @@ class _CustomGenerate:
         )
         sinks = []
         if streamer is not None:
-            from unspool.legacy import StreamerSink
+            from unspool.legacy import sink_of
 
-            sinks.append(StreamerSink(streamer, prompt=False))  # transformers has put the prompt itself
+            sinks.append(sink_of(streamer, prompt=False))  # transformers has put the prompt itself
         return Stream(Pipeline().replace(**made.stages()).start(request), sinks)
 
     @property

@@ -69,6 +69,10 @@ class RowText:
         self._texts: list[str] = []
         self.finished = False
 
+    def begin(self, ids: Sequence[int]) -> str:
+        """Reads a prompt, whose text the row's continues: the text of it that is certain."""
+        return "".join(self._detokenizer.push(token) for token in ids)
+
     def push(self, token: int, logprob: float) -> TextChunk | None:
         """Takes a token; gives a chunk if there is new text that can be shown."""
         if self.finished:

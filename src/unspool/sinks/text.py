@@ -71,7 +71,7 @@ class TextSink:
         """Writes what a step makes certain."""
         assert self._text is not None  # `open` came first
         for chunk in self._text.take(event):
-            self._write(chunk)
+            self.write(chunk)
 
     def close(self, result: Result | None, error: BaseException | None) -> None:
         """Writes what was held."""
@@ -79,14 +79,19 @@ class TextSink:
             return
         finishes = None if result is None else result.finishes
         for chunk in self._text.finish(finishes, Finish(FinishReason.ERROR, error)):
-            self._write(chunk)
+            self.write(chunk)
 
     def _write_prompts(self, opening: Opening, tokenizer: Any) -> None:
+        assert self._text is not None  # `open` has made it
+        if not self._labelled:
+            self._print(self._text.rows[0].begin(opening.prompt_ids[0].tolist()))
+            return
         for prompt, ids in enumerate(opening.prompt_ids[:: opening.rows_per_prompt].tolist()):
             text = tokenizer.decode(ids, skip_special_tokens=self._skip_special)
-            self._print("".join(f"[prompt {prompt}] {line}\n" for line in text.split("\n")) if self._labelled else text)
+            self._print("".join(f"[prompt {prompt}] {line}\n" for line in text.split("\n")))
 
-    def _write(self, chunk: TextChunk) -> None:
+    def write(self, chunk: TextChunk) -> None:
+        """Writes a piece of text, behind the label of its row where there are several."""
         if not self._labelled:
             self._print(chunk.text + (self._end if chunk.finish is not None else ""))
             return
