@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
     from unspool.pipeline import Pipeline
+    from unspool.pipelines import stream_pipeline
     from unspool.records import (
         Beams,
         Finish,
@@ -58,6 +59,7 @@ __all__ = [
     "prefill",
     "register_family",
     "score",
+    "stream_pipeline",
 ]
 
 _HOMES = {
@@ -68,6 +70,7 @@ _HOMES = {
     "unspool.decoding.registry": ("decoding_method",),
     "unspool.families.registry": ("register_family",),
     "unspool.pipeline": ("Pipeline",),
+    "unspool.pipelines": ("stream_pipeline",),
     "unspool.records": (
         "Beams",
         "Finish",

@@ -457,6 +457,11 @@ def candidate_generator(
     return source
 
 
+def pipeline_setting(pipe: Any, name: str) -> Any:
+    """A setting that a pipeline was made with; None if it wasn't set."""
+    return pipe._batch_size if name == "batch_size" else pipe._preprocess_params.get(name)
+
+
 def reorders_cache_itself(model: PreTrainedModel) -> bool:
     """Whether the model has a way of its own to reorder its state for beams."""
     return hasattr(model, "_reorder_cache")
