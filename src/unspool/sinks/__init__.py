@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unspool.sinks.base import Sink
+    from unspool.sinks.beams import BeamSink
     from unspool.sinks.collect import CollectSink
+    from unspool.sinks.terminal import TerminalSink
     from unspool.sinks.text import TextSink
 
-__all__ = ["CollectSink", "Sink", "TextSink"]
+__all__ = ["BeamSink", "CollectSink", "Sink", "TerminalSink", "TextSink"]
 
-_HOMES = {"CollectSink": "collect", "Sink": "base", "TextSink": "text"}
+_HOMES = {
+    "BeamSink": "beams",
+    "CollectSink": "collect",
+    "Sink": "base",
+    "TerminalSink": "terminal",
+    "TextSink": "text",
+}
 
 
 def __getattr__(name: str) -> Any:
