@@ -99,17 +99,20 @@ class Alternatives:
             self._step = event
 
     def text(self, row: int) -> str:
-        """The tokens in the place of the last one of a row, the likeliest first; the one that was taken in brackets."""
+        """The tokens in the place of the last one of a row, the likeliest first; the one that was taken in brackets.
+
+        If that isn't among them, it comes last.
+        """
         step = self._step
         if step is None or step.beams is not None or not bool(step.live[row]):
             return ""
         probabilities = torch.softmax(step.scores[row], dim=-1)
-        best = probabilities.topk(min(self._count, probabilities.shape[-1]))
+        tokens = probabilities.topk(min(self._count, probabilities.shape[-1])).indices.tolist()
         taken = int(step.tokens[row])
         named = []
-        for token, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+        for token in tokens if taken in tokens else [*tokens, taken]:
             word = repr(self._tokenizer.decode([token]))
-            named.append(f"{f'[{word}]' if token == taken else word} {probability:.0%}")
+            named.append(f"{f'[{word}]' if token == taken else word} {probabilities[token].item():.0%}")
         return "  ".join(named)
 
 
