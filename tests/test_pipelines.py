@@ -217,9 +217,7 @@ def test_images_with_text_are_answered_as_the_pipeline_does():
     pipe = seer()
     one = {"images": image, "text": "<image> w5"}
     made = pipe(text="<image> w5", images=image, return_full_text=False, **GREEDY)
-    expected = made[0][
-        "generated_text"
-    ].lstrip()  # it is cut from the text of prompt and answer, with the space between
+    expected = made[0]["generated_text"].lstrip()  # with the space between prompt and answer
     assert texts(stream_pipeline(pipe, one, **GREEDY)) == [expected]
     assert texts(stream_pipeline(pipe, [one, one], **GREEDY)) == [expected] * 2
     with pytest.raises(ArgumentError, match="list of dicts"):

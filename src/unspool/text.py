@@ -182,6 +182,17 @@ class TextStream:
         last = (text.end(finish) for text, finish in zip(self.rows, endings, strict=True))
         return [chunk for chunk in last if chunk is not None]
 
+    def rest(self, result: Result) -> list[TextChunk]:
+        """The chunks of what a result holds beyond its steps: of beams that were left before they agreed."""
+        if result.beam_indices is None:
+            return []
+        lengths = (result.beam_indices >= 0).sum(dim=1).tolist()
+        chunks: list[TextChunk | None] = []
+        for row, (ids, length) in enumerate(zip(result.tokens.tolist(), lengths, strict=True)):
+            new = ids[self._agreed[row // self._count] : length]
+            chunks.extend(self.rows[row].push(token, float("nan")) for token in new)
+        return [chunk for chunk in chunks if chunk is not None]
+
     def _take_beams(self, step: Step) -> list[TextChunk]:
         assert step.beams is not None
         chunks: list[TextChunk | None] = []

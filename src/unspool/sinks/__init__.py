@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unspool.sinks.base import Sink, StopStream
+    from unspool.sinks.beams import BeamSink
     from unspool.sinks.callback import CallbackSink, TeeSink
     from unspool.sinks.channel import ChannelSink
     from unspool.sinks.collect import CollectSink
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from unspool.sinks.probe import ProbeSink
     from unspool.sinks.recording import RecordSink, replay
     from unspool.sinks.sse import SseSink
+    from unspool.sinks.terminal import TerminalSink
     from unspool.sinks.text import TextSink
     from unspool.sinks.throttle import ThrottleSink
 
 __all__ = [
+    "BeamSink",
     "CallbackSink",
     "ChannelSink",
     "CollectSink",
@@ -32,12 +35,14 @@ __all__ = [
     "SseSink",
     "StopStream",
     "TeeSink",
+    "TerminalSink",
     "TextSink",
     "ThrottleSink",
     "replay",
 ]
 
 _HOMES = {
+    "BeamSink": "beams",
     "CallbackSink": "callback",
     "ChannelSink": "channel",
     "CollectSink": "collect",
@@ -50,6 +55,7 @@ _HOMES = {
     "SseSink": "sse",
     "StopStream": "base",
     "TeeSink": "callback",
+    "TerminalSink": "terminal",
     "TextSink": "text",
     "ThrottleSink": "throttle",
     "replay": "recording",

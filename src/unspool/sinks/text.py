@@ -77,6 +77,9 @@ class TextSink:
         """Writes what was held."""
         if self._text is None:
             return
+        if result is not None:
+            for chunk in self._text.rest(result):
+                self.write(chunk)
         finishes = None if result is None else result.finishes
         for chunk in self._text.finish(finishes, Finish(FinishReason.ERROR, error)):
             self.write(chunk)
