@@ -23,7 +23,7 @@ TEXTS = ["w5 w6", "w7 w8 w9", "w10"]
 
 
 def writer(name="llama"):
-    tokenizer = tiny_tokenizer()
+    tokenizer = copy.copy(tiny_tokenizer())
     tokenizer.chat_template = TEMPLATE
     return pipeline("text-generation", tiny_model(name), tokenizer=tokenizer)
 
@@ -200,7 +200,7 @@ def seer():
         image_token_index=159,
     )
     model = transformers.LlavaForConditionalGeneration(config).eval()
-    tokenizer = tiny_tokenizer()
+    tokenizer = copy.deepcopy(tiny_tokenizer())
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     image_token = tokenizer.convert_tokens_to_ids("<image>")
     model.resize_token_embeddings(image_token + 1)
