@@ -18,7 +18,7 @@ documented := $(VENV)/.docs-installed
 model := $(VENV)/.model-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-floor lint format typecheck docs bench ci clean
+.PHONY: help install demo test test-all test-floor lint format typecheck docs pictures bench ci clean
 
 help:
 	@echo 'make install     the environment, in $(VENV)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make format      lets ruff mend what it can'
 	@echo 'make typecheck   mypy'
 	@echo 'make docs        the documentation, in site/'
+	@echo 'make pictures    draws what the docs show, with SmolLM2'
 	@echo 'make bench       measures against transformers'
 	@echo 'make ci          lint, typecheck and test'
 
@@ -61,6 +62,9 @@ typecheck: $(installed)
 
 docs: $(documented)
 	$(bin)/zensical build --clean --strict
+
+pictures: $(model)
+	$(bin)/python docs/make_pictures.py
 
 bench: $(model)
 	$(bin)/python -m benchmarks
