@@ -10,6 +10,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from unspool import bridge
 from unspool.decoding.registry import Method, find_method
 from unspool.errors import ArgumentError, UnsupportedError
+from unspool.families.refused import refusal
 from unspool.families.registry import family_of, registered_family
 from unspool.plan import Plan, Request
 from unspool.stages import checks, former_checks
@@ -30,6 +31,7 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         UnsupportedError: The combination can't be run.
     """
     model = request.model
+    _refuse_kind(model)
     checks.can_generate(model)
     kwargs = _named_cache(model, request.kwargs)
     given = request.generation_config
@@ -105,6 +107,12 @@ def _has_own_loop(model: PreTrainedModel) -> bool:
             f"Use `model.generate(...)`, or teach unspool the model with `unspool.register_family`."
         )
     return True
+
+
+def _refuse_kind(model: PreTrainedModel) -> None:
+    reason = refusal(model)
+    if reason is not None and registered_family(model) is None:
+        raise UnsupportedError(reason)
 
 
 def _validate_mode(request: Request, config: GenerationConfig) -> None:
