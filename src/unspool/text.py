@@ -141,12 +141,16 @@ class TextStream:
         opening: What the run began with.
         tokenizer: The model's tokenizer.
         skip_special_tokens: Whether special tokens have no text.
+        logprobs: Whether log-probabilities are computed; if not, they are NaN.
 
     Raises:
         ArgumentError: The tokenizer is none.
     """
 
-    def __init__(self, opening: Opening, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self, opening: Opening, tokenizer: Any, *, skip_special_tokens: bool = True, logprobs: bool = True
+    ) -> None:
+        self._logprobs = logprobs
         make = detokenizer_for(tokenizer, skip_special_tokens=skip_special_tokens)
         stops = opening.config.stop_strings or ()
         strings = StopStrings((stops,) if isinstance(stops, str) else tuple(stops))
@@ -168,7 +172,8 @@ class TextStream:
         if event.beams is not None:
             return self._take_beams(event)
         chunks = []
-        columns = (self.rows, event.live.tolist(), event.tokens.tolist(), event.logprobs.tolist())
+        logprobs = event.logprobs.tolist() if self._logprobs else [float("nan")] * len(self.rows)
+        columns = (self.rows, event.live.tolist(), event.tokens.tolist(), logprobs)
         for row, (text, live, token, logprob) in enumerate(zip(*columns, strict=True)):
             if live:
                 chunks.append(text.push(token, logprob))

@@ -62,7 +62,7 @@ class TextSink:
         if tokenizer is None:
             raise ArgumentError("TextSink needs the model's tokenizer; pass it as `tokenizer=` to it or to the call.")
         self._out = self.file if self.file is not None else sys.stdout
-        self._text = TextStream(opening, tokenizer, skip_special_tokens=self._skip_special)
+        self._text = TextStream(opening, tokenizer, skip_special_tokens=self._skip_special, logprobs=False)
         self._labelled = len(self._text.rows) > 1
         if not self._skip_prompt:
             self._write_prompts(opening, plain_tokenizer(tokenizer))
