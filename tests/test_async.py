@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -450,7 +451,8 @@ def script(body: str) -> subprocess.Popen:
     """
     code = textwrap.dedent(head) + textwrap.dedent(body)
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=paths)
 
 
 def test_an_interpreter_that_ends_with_open_streams_ends_and_closes_them():
@@ -460,7 +462,8 @@ def test_an_interpreter_that_ends_with_open_streams_ends_and_closes_them():
         print("one", flush=True)
     anyio.run(main)
     """)
-    out, errors = process.communicate(timeout=120)
+    with process:
+        out, errors = process.communicate(timeout=120)
     assert (process.returncode, out.split(), errors) == (0, ["one", "closed"], "")
 
 
@@ -476,9 +479,11 @@ def test_an_interrupt_in_the_middle_of_a_step_ends_cleanly(backend):
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     """)
-    assert process.stdout.readline() == "step\n"
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=120)
+    with process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=120)
+    assert first == "step\n"
     assert process.returncode == 0
     assert out.split()[-2:] == ["closed", "interrupted"]
     assert errors == ""

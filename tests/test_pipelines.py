@@ -29,9 +29,11 @@ def writer(name="llama"):
 
 
 def whole(pipe, inputs, **kwargs):
-    """What the pipeline itself returns, as a flat list of texts."""
+    """What the pipeline itself returns, as a flat list of texts; without the space that older ones leave before it."""
     made = pipe(inputs, return_full_text=False, **kwargs)
-    return [record["generated_text"] for part in made for record in (part if isinstance(part, list) else [part])]
+    return [
+        record["generated_text"].lstrip() for part in made for record in (part if isinstance(part, list) else [part])
+    ]
 
 
 def texts(chunks):
