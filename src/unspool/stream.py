@@ -105,6 +105,25 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         tokenizer = tokenizer if tokenizer is not None else self._source.tokenizer
         return View(self, TextReader(self._source, tokenizer, skip_special_tokens=skip_special_tokens))
 
+    def records(self, **asked: Any) -> View[dict[str, Any]]:
+        """The events as plain data, which JSON can say, for `for` and `async for`.
+
+        Args:
+            **asked: As for `JsonlSink`: `tokenizer`, `records`, `fields`, `top_logprobs` ...
+
+        Raises:
+            ArgumentError: An argument is wrong.
+
+        Example:
+            >>> from unspool import generate_stream
+            >>> stream = generate_stream(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=2)
+            >>> [record["type"] for record in stream.records(fields=["tokens"])]
+            ['start', 'prefill', 'prefill', 'step', 'step', 'end']
+        """
+        from unspool.sinks.lines import RecordReader, Records
+
+        return View(self, RecordReader(self._source, Records(**asked)))
+
     def through(self, *sinks: AnySink) -> Self:
         """Has some sinks take what comes by, while whoever iterates sees it as well.
 

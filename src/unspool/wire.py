@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from unspool.errors import ArgumentError
-from unspool.records import Beams, Event, Finish, Opening, PrefillProgress, Result, Step, TextChunk
+from unspool.records import Beams, Event, Finish, FinishReason, Opening, PrefillProgress, Result, Step, TextChunk
 
 __all__ = ["STEP_FIELDS", "Wire", "dumps", "plain"]
 
@@ -71,12 +71,20 @@ class Wire:
             `top_logprobs`.
         top_logprobs: How many of the likeliest tokens to tell for each row.
         tokenizer: Gives the tokens' text.
+        tells_errors: Whether errors are told by kind and message; if not, only that there was one.
 
     Raises:
         ArgumentError: A field is unknown, or `top_logprobs` no number of tokens.
     """
 
-    def __init__(self, fields: Collection[str] | None = None, top_logprobs: int = 0, tokenizer: Any = None) -> None:
+    def __init__(
+        self,
+        fields: Collection[str] | None = None,
+        top_logprobs: int = 0,
+        tokenizer: Any = None,
+        *,
+        tells_errors: bool = True,
+    ) -> None:
         known = (*STEP_FIELDS, *_MORE_FIELDS)
         unknown = [name for name in fields or () if name not in known]
         if unknown or isinstance(fields, str):
@@ -86,7 +94,7 @@ class Wire:
         self._fields = STEP_FIELDS if fields is None else tuple(fields)
         if top_logprobs and "top_logprobs" not in self._fields:
             self._fields = (*self._fields, "top_logprobs")
-        self._top, self._tokenizer = top_logprobs or 5, tokenizer
+        self._top, self._tokenizer, self._tells_errors = top_logprobs or 5, tokenizer, tells_errors
 
     def opening(self, opening: Opening) -> dict[str, Any]:
         """What a run began with."""
@@ -106,13 +114,18 @@ class Wire:
     def chunk(self, chunk: TextChunk) -> dict[str, Any]:
         """A piece of text."""
         names = ("row", "prompt", "sample", "text", "ids", "logprobs", "finish")
-        return {"type": "text", **{name: plain(getattr(chunk, name)) for name in names}}
+        record = {"type": "text", **{name: plain(getattr(chunk, name)) for name in names}}
+        if not self._tells_errors and chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
+            record["finish"]["detail"] = None
+        return record
 
     def result(self, result: Result | None, error: BaseException | None) -> dict[str, Any]:
         """How a run ended: type `end`, or `error` with the kind of the error and its message."""
         end: dict[str, Any] = {"type": "end" if error is None else "error"}
-        if error is not None:
+        if error is not None and self._tells_errors:
             end |= {"error": type(error).__name__, "message": str(error)}
+        elif error is not None:
+            return {**end, "error": "internal", "message": "The generation failed."}
         if result is not None:
             counts = ("steps", "forwards", "drafted", "accepted", "complete")
             end |= {name: getattr(result, name) for name in counts}
