@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from unspool.ahead import Ahead, Made
 from unspool.ambient import autocast_now
@@ -105,11 +105,23 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         tokenizer = tokenizer if tokenizer is not None else self._source.tokenizer
         return View(self, TextReader(self._source, tokenizer, skip_special_tokens=skip_special_tokens))
 
-    def records(self, **asked: Any) -> View[dict[str, Any]]:
+    def records(
+        self,
+        *,
+        tokenizer: Any = None,
+        records: Literal["steps", "text"] = "steps",
+        fields: Collection[str] | None = None,
+        top_logprobs: int = 0,
+        tells_errors: bool = True,
+    ) -> View[dict[str, Any]]:
         """The events as plain data, which JSON can say, for `for` and `async for`.
 
         Args:
-            **asked: As for `JsonlSink`: `tokenizer`, `records`, `fields`, `top_logprobs` ...
+            tokenizer: As for `JsonlSink`, like the others.
+            records: As for `JsonlSink`.
+            fields: As for `JsonlSink`.
+            top_logprobs: As for `JsonlSink`.
+            tells_errors: Whether errors are told by kind and message; if not, only that there was one.
 
         Raises:
             ArgumentError: An argument is wrong.
@@ -122,7 +134,10 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         """
         from unspool.sinks.lines import RecordReader, Records
 
-        return View(self, RecordReader(self._source, Records(**asked)))
+        made = Records(
+            tokenizer=tokenizer, records=records, fields=fields, top_logprobs=top_logprobs, tells_errors=tells_errors
+        )
+        return View(self, RecordReader(self._source, made))
 
     def through(self, *sinks: AnySink) -> Self:
         """Has some sinks take what comes by, while whoever iterates sees it as well.

@@ -124,12 +124,34 @@ class RecordWriter(ABC):
 
     Args:
         file: Where to write.
-        **asked: As for `Records`.
+        tokenizer: As for `Records`, like the others.
+        records: As for `Records`.
+        fields: As for `Records`.
+        top_logprobs: As for `Records`.
+        skip_special_tokens: As for `Records`.
+        tells_errors: As for `Records`.
     """
 
-    def __init__(self, file: TextIO, **asked: Any) -> None:
+    def __init__(
+        self,
+        file: TextIO,
+        *,
+        tokenizer: Any = None,
+        records: Kind = "steps",
+        fields: Collection[str] | None = None,
+        top_logprobs: int = 0,
+        skip_special_tokens: bool = True,
+        tells_errors: bool = True,
+    ) -> None:
         self.file = file
-        self._made = Records(**asked)
+        self._made = Records(
+            tokenizer=tokenizer,
+            records=records,
+            fields=fields,
+            top_logprobs=top_logprobs,
+            skip_special_tokens=skip_special_tokens,
+            tells_errors=tells_errors,
+        )
 
     @abstractmethod
     def write(self, record: dict[str, Any]) -> None:
