@@ -18,7 +18,7 @@ documented := $(VENV)/.docs-installed
 model := $(VENV)/.model-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-floor lint format typecheck docs pictures bench ci clean
+.PHONY: help install demo test test-all test-floor lint format typecheck docs pictures web bench ci clean
 
 help:
 	@echo 'make install     the environment, in $(VENV)'
@@ -31,6 +31,7 @@ help:
 	@echo 'make typecheck   mypy'
 	@echo 'make docs        the documentation, in site/'
 	@echo 'make pictures    draws what the docs show, with SmolLM2'
+	@echo 'make web         a page that streams, on http://127.0.0.1:8000'
 	@echo 'make bench       measures against transformers'
 	@echo 'make ci          lint, typecheck and test'
 
@@ -63,8 +64,12 @@ typecheck: $(installed)
 docs: $(documented)
 	$(bin)/zensical build --clean --strict
 
+web: $(model)
+	$(bin)/python examples/web_app.py
+
 pictures: $(model)
 	$(bin)/python docs/make_pictures.py
+	UNSPOOL_SCREENSHOT=docs/assets/page.png $(bin)/python -m pytest -q tests/test_web_page.py
 
 bench: $(model)
 	$(bin)/python -m benchmarks
