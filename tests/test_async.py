@@ -20,7 +20,7 @@ import torch
 
 from tiny import prompt, tiny_model, tiny_tokenizer
 from unspool import FinishReason, PrefillProgress, generate, generate_stream
-from unspool.errors import ArgumentError, StreamError
+from unspool.errors import ArgumentError, SinkError, StreamError
 from unspool.stepping import close_all
 
 pytestmark = pytest.mark.anyio
@@ -278,6 +278,83 @@ async def test_a_sink_that_fails_while_closing_is_heard_of():
         async with stream_of(sinks=[sink]) as stream:
             await anext(stream)
     assert sink.closed == 1
+
+
+class Awaited:
+    """A sink that is awaited, and fails where it is told to."""
+
+    def __init__(self, fails=None):
+        self.calls, self.fails, self.error = [], fails, None
+
+    async def _note(self, call):
+        await anyio.sleep(0)
+        self.calls.append(call)
+        if call == self.fails:
+            raise OSError(call)
+
+    async def open(self, opening):
+        await self._note("open")
+
+    async def take(self, event):
+        await self._note("prefill" if isinstance(event, PrefillProgress) else event.index)
+
+    async def close(self, result, error):
+        self.error = error
+        await self._note("close")
+
+
+async def test_an_async_sink_is_awaited_with_every_event_and_closed_once():
+    sink, watch = Awaited(), Watch()
+    stream = stream_of(new=3, sinks=[sink, watch])
+    assert [step.index async for step in stream] == [0, 1, 2]
+    await stream.aclose()
+    assert sink.calls == ["open", "prefill", "prefill", 0, 1, 2, "close"]
+    assert watch.closed == 1
+
+
+@pytest.mark.parametrize("fails", ["open", "prefill", 1])
+async def test_an_async_sink_that_fails_ends_the_stream_and_all_are_closed(fails):
+    sink, other, watch = Awaited(fails), Awaited(), Watch()
+    with pytest.raises(OSError, match=str(fails)) as caught:
+        await stream_of(new=30).ato(sink, other, watch)
+    assert (sink.calls.count("close"), other.calls.count("close"), watch.closed) == (1, 1, 1)
+    assert sink.error is other.error is watch.error is caught.value
+
+
+async def test_an_async_sink_is_closed_by_leaving_async_with_and_by_cancelling():
+    for cancelled in (False, True):
+        sink, model = Awaited(), tiny_model()
+        with forwards(model, before=lambda count: time.sleep(0.02)), anyio.move_on_after(0.1 if cancelled else 20):
+            async with stream_of(model, new=100, sinks=[sink]) as stream:
+                async for step in stream:
+                    if step.index == 2 and not cancelled:
+                        break
+        assert sink.calls.count("close") == 1
+        assert sink.error is None
+
+
+async def test_an_async_sink_sees_the_error_of_the_model():
+    def broken(count):
+        if count == 2:
+            raise OSError("half way")
+
+    sink, model = Awaited(), tiny_model()
+    with forwards(model, before=broken), pytest.raises(OSError, match="half way") as caught:
+        await stream_of(model, new=9).ato(sink)
+    assert sink.calls[-2:] == [1, "close"]
+    assert sink.error is caught.value
+
+
+def test_an_async_sink_in_a_plain_loop_is_refused():
+    with pytest.raises(SinkError, match="async for"):
+        stream_of(sinks=[Awaited()]).to()
+
+
+async def test_events_read_ahead_for_another_view_do_not_disturb_the_steps():
+    async with stream_of(new=3, lookahead=4, prefill_chunk_size=2) as stream:
+        await anext(stream.events())
+        await anyio.sleep(0.05)
+        assert [step.index async for step in stream] == [0, 1, 2]
 
 
 async def test_streams_of_one_model_take_turns_and_give_what_each_gives_alone():

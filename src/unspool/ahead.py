@@ -57,6 +57,7 @@ class Ahead:
         lookahead: How many events that something is made of may wait for the task.
         modes: What is entered around each step.
         interrupt: Called when the events are being left.
+        every: Whether events of which nothing is made are handed to the task as well.
     """
 
     def __init__(
@@ -66,8 +67,11 @@ class Ahead:
         lookahead: int,
         modes: AbstractContextManager[Any],
         interrupt: Callable[[], object],
+        *,
+        every: bool = False,
     ) -> None:
         self._events, self._stepper, self._lookahead = events, stepper, lookahead
+        self._every = every
         self._context, self._modes, self._interrupt = contextvars.copy_context(), modes, interrupt
         self._lock = threading.RLock()  # a stream may be collected, and left, wherever its lock is held
         self._ready: deque[Made] = deque()
@@ -179,7 +183,7 @@ class Ahead:
             self._queued = False
             if made.reader is not self._reader and self._reader is not None:
                 made.read(self._reader)
-            if made.items or made.error is not None or made.over:
+            if made.items or self._every or made.error is not None or made.over:
                 self._ready.append(made)
             self._refill()
             wake = None

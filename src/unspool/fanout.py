@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from unspool.errors import SinkError
 from unspool.records import Event, Finish, FinishReason, Opening, Result
 from unspool.sinks.base import Sink, StopStream, as_sink
+from unspool.sinks.waited import AsyncSink
 from unspool.stages import checks
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AnySink", "SinkGroup", "Source", "drive"]
 
-AnySink = Sink | Callable[..., Generator[Any, Event, Any]] | Generator[Any, Event, Any]
-"""A sink, or a generator function or generator that receives events by `yield`."""
+AnySink = Sink | AsyncSink | Callable[..., Generator[Any, Event, Any]] | Generator[Any, Event, Any]
+"""A sink, or a generator function or generator that receives events by `yield`; in async code, one that is awaited."""
 
 
 class Source(Protocol):

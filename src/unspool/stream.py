@@ -9,9 +9,11 @@ from typing import Any, Literal, Self
 
 from unspool.ahead import Ahead, Made
 from unspool.ambient import autocast_now
-from unspool.errors import StreamError
+from unspool.errors import SinkError, StreamError
 from unspool.fanout import AnySink, SinkGroup, Source, drive
 from unspool.records import Event, Finish, FinishReason, Result, Step, TextChunk
+from unspool.sinks.base import StopStream
+from unspool.sinks.waited import AsyncSinks, is_async
 from unspool.stages import checks
 from unspool.stepping import stepper_of
 from unspool.views import Events, Reader, Steps, View
@@ -43,13 +45,15 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
 
     def __init__(self, source: Source, sinks: Iterable[AnySink] = (), *, lookahead: int = 1) -> None:
         self._source = source
-        self._sinks = SinkGroup(sinks, source.config)
-        self._events = drive(source, self._sinks)
-        self._steps = Steps()
-        self._lookahead = checks.lookahead(lookahead)
         self._ahead: Ahead | None = None
         self._ended = False
         self._leave = False
+        self._waited = AsyncSinks()
+        self._sinks = SinkGroup((), source.config)
+        self._add(sinks)
+        self._events = drive(source, self._sinks)
+        self._steps = Steps()
+        self._lookahead = checks.lookahead(lookahead)
 
     def __next__(self) -> Step:
         """The next step.
@@ -73,13 +77,15 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
             StopAsyncIteration: All rows have ended, or the stream was closed.
             anyio.BusyResourceError: Another task is waiting for it.
         """
-        made = await self.next_made(self._steps)
-        if made.error is not None:
-            raise made.error
-        if made.over:
-            raise StopAsyncIteration
-        step: Step = made.items[0]
-        return step
+        while True:
+            made = await self.next_made(self._steps)
+            if made.error is not None:
+                raise made.error
+            if made.items:
+                step: Step = made.items[0]
+                return step
+            if made.over:
+                raise StopAsyncIteration
 
     def events(self) -> View[Event]:
         """All events, prefill progress as well as steps, for `for` and `async for`."""
@@ -104,6 +110,15 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
 
         tokenizer = tokenizer if tokenizer is not None else self._source.tokenizer
         return View(self, TextReader(self._source, tokenizer, skip_special_tokens=skip_special_tokens))
+
+    def _add(self, sinks: Iterable[AnySink]) -> None:
+        """Adds sinks to those that are called, or to those that are awaited."""
+        given = list(sinks)
+        waited = [sink for sink in given if is_async(sink)]
+        self._sinks.add(sink for sink in given if not is_async(sink))
+        if waited and self._ahead is not None:
+            raise SinkError(f"{type(waited[0]).__name__} came too late: the stream has begun already.")
+        self._waited.sinks.extend(waited)
 
     def records(
         self,
@@ -157,7 +172,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
             >>> [step.index for step in stream.through(sink)]
             [0, 1, 2]
         """
-        self._sinks.add(sinks)
+        self._add(sinks)
         return self
 
     def to(self, *sinks: AnySink) -> Result:
@@ -166,7 +181,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         Returns:
             The result.
         """
-        self._sinks.add(sinks)
+        self._add(sinks)
         for _ in self.events():
             pass
         result = self.result
@@ -179,7 +194,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         Returns:
             The result.
         """
-        self._sinks.add(sinks)
+        self._add(sinks)
         async for _ in self.events():
             pass
         result = self.result
@@ -235,10 +250,13 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
 
     async def _aclose(self, error: BaseException | None) -> None:
         self._leave = True
-        if self._ahead is None:
-            self.__exit__(None if error is None else type(error), error, None)
-        else:
-            await self._ahead.aclose(error)
+        try:
+            if self._ahead is None:
+                self.__exit__(None if error is None else type(error), error, None)
+            else:
+                await self._ahead.aclose(error)
+        finally:
+            await self._waited.close(self._source, error)
 
     async def next_made(self, reader: Reader[Any]) -> Made:
         """The next event of which a reader makes something, made on the model's thread; or the end."""
@@ -247,9 +265,27 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
                 return Made(reader, None, [], over=True)
             home = self._source.home
             modes = autocast_now(getattr(home, "device", None))
-            self._ahead = Ahead(self._events, stepper_of(home), self._lookahead, modes, self._source.interrupt)
+            self._ahead = Ahead(
+                self._events, stepper_of(home), self._lookahead, modes, self._source.interrupt, every=bool(self._waited)
+            )
             weakref.finalize(self, Ahead.leave, self._ahead)
-        return await self._ahead.next(reader)
+        made = await self._ahead.next(reader)
+        if self._waited:
+            await self._hand(made)
+        return made
+
+    async def _hand(self, made: Made) -> None:
+        """Hands what was made to the sinks that are awaited; one that fails ends the stream."""
+        try:
+            if made.event is not None:
+                await self._waited.take(self._source, made.event)
+            elif made.over:
+                await self._waited.close(self._source, made.error)
+        except StopStream:
+            await self._aclose(None)
+        except BaseException as error:
+            await self._aclose(error)
+            raise
 
     def next_event(self) -> Event:
         """The next event, made here and now.
@@ -258,6 +294,8 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
             StopIteration: There is none.
             StreamError: The stream is iterated with `async for`.
         """
+        if self._waited:
+            raise SinkError(f"{self._waited} must be awaited; iterate the stream with `async for`.")
         if self._ahead is not None:
             raise StreamError("This stream is iterated with `async for`; go on with that, or make another.")
         if self._leave:

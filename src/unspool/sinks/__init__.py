@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from unspool.sinks.terminal import TerminalSink
     from unspool.sinks.text import TextSink
     from unspool.sinks.throttle import ThrottleSink
+    from unspool.sinks.waited import AsyncSink
 
 __all__ = [
+    "AsyncSink",
     "BeamSink",
     "CallbackSink",
     "ChannelSink",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncSink": "waited",
     "BeamSink": "beams",
     "CallbackSink": "callback",
     "ChannelSink": "channel",
