@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -182,3 +184,16 @@ def test_the_replay_holds_over_many_searches(seed, beams, prompts, returned, ear
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_agreed_holds_over_many_searches(seed, beams, prompts, returned, early, penalty, eos):
     check_agreed(seed, beams, prompts, min(returned, beams), early, penalty, eos)
+
+
+def test_hypotheses_that_tie_are_not_agreed_on_while_the_search_goes_on():
+    step = next(generate_stream(tiny_model(), **prompt(2), num_beams=2, max_new_tokens=3))
+    tie = {
+        "finished_ids": torch.tensor([[[5, 6, 7], [5, 8, 9]]] * 2),
+        "finished_scores": torch.tensor([[-1.0, -1.0], [-1.0, -2.0]]),
+        "finished_lengths": torch.tensor([[3, 3]] * 2),
+    }
+    going = replace(step.beams, **tie, settled=torch.tensor([True, False]))
+    assert going.agreed[0] == (5,)
+    assert replace(going, finished_scores=torch.tensor([[-1.0, -2.0]] * 2)).agreed[0] == (5, 6, 7)
+    assert replace(going, settled=torch.tensor([True, True])).agreed[0] == (5, 6, 7)

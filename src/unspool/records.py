@@ -134,8 +134,16 @@ class Beams:
         for prompt, (beams, kept) in enumerate(zip(self.ids.tolist(), self.finished_ids.tolist(), strict=True)):
             running = [ids for ids, over in zip(beams, idle[prompt], strict=True) if not over or settled[prompt]]
             done = [ids[:length] for ids, length in zip(kept, lengths[prompt], strict=True) if length]
-            found.append(done[: self.returned] if settled[prompt] and done else running + done)
+            if settled[prompt] and done:
+                found.append(done if not all(settled) and self._ties(prompt) else done[: self.returned])
+            else:
+                found.append(running + done)
         return found
+
+    def _ties(self, prompt: int) -> bool:
+        """Whether the last hypothesis to be returned is as good as the next, and may yet change places with it."""
+        scores = self.finished_scores[prompt]
+        return self.returned < len(scores) and bool(scores[self.returned - 1] == scores[self.returned])
 
     def idle_rows(self) -> torch.Tensor:
         """The rows that search no more: bool, `(rows,)`."""
