@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -168,3 +171,26 @@ def test_an_old_streamer_is_ended_once_after_an_error_too():
         list(stream)
     assert streamer.calls.count("end") == 1
     assert streamer.calls[-1] == "end"
+
+
+@pytest.mark.parametrize("settings", ["", "num_beams=2"])
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)"])
+def test_a_stream_that_is_held_when_the_interpreter_ends_is_closed(settings, end):
+    code = f"""
+from tiny import prompt, tiny_model
+from unspool import generate_stream
+
+def noting():
+    try:
+        while True:
+            yield
+    finally:
+        print("closed", flush=True)
+
+stream = generate_stream(tiny_model(), **prompt(), max_new_tokens=9, sinks=[noting], {settings})
+step = next(stream)
+{end}
+"""
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "closed\n", "")

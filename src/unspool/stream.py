@@ -52,6 +52,8 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         self._sinks = SinkGroup((), source.config)
         self._add(sinks)
         self._events = drive(source, self._sinks)
+        # Also when the interpreter ends: a generator that is only torn down then doesn't close anything.
+        self._left_behind: weakref.finalize[..., Any] = weakref.finalize(self, self._events.close)
         self._steps = Steps()
         self._lookahead = checks.lookahead(lookahead)
 
@@ -268,7 +270,8 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
             self._ahead = Ahead(
                 self._events, stepper_of(home), self._lookahead, modes, self._source.interrupt, every=bool(self._waited)
             )
-            weakref.finalize(self, Ahead.leave, self._ahead)
+            self._left_behind.detach()
+            self._left_behind = weakref.finalize(self, Ahead.leave, self._ahead)
         made = await self._ahead.next(reader)
         if self._waited:
             await self._hand(made)
