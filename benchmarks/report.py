@@ -77,7 +77,18 @@ def put_between(page: str, text: str) -> str:
 
 
 def save(rows: Sequence[Row], about: dict[str, Any], folder: Path, page: Path) -> None:
-    """Writes the JSON, and the table into the page."""
-    found = {"machine": about, "rows": [asdict(row) for row in rows]}
-    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n")
-    page.write_text(put_between(page.read_text(), markdown(rows, about)))
+    """Writes the JSON, and the table into the page; rows measured before on the same machine and versions are kept."""
+    file = folder / "results.json"
+    kept = _kept(json.loads(file.read_text()), about) if file.exists() else {}
+    kept |= {row.work: row for row in rows}
+    told = [{**asdict(row), "spread": None if math.isnan(row.spread[0]) else row.spread} for row in kept.values()]
+    file.write_text(json.dumps({"machine": about, "rows": told}, indent=2, allow_nan=False) + "\n")
+    page.write_text(put_between(page.read_text(), markdown(list(kept.values()), about)))
+
+
+def _kept(found: dict[str, Any], about: dict[str, Any]) -> dict[str, Row]:
+    """The rows that were measured before, if all but the date is the same."""
+    if any(found["machine"].get(name) != value for name, value in about.items() if name != "date"):
+        return {}
+    unknown = (math.nan, math.nan)
+    return {row["work"]: Row(**{**row, "spread": tuple(row["spread"] or unknown)}) for row in found["rows"]}
