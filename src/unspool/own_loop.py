@@ -22,6 +22,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCr
 from unspool import bridge, stages
 from unspool.ambient import without_gradients
 from unspool.errors import UnsupportedError
+from unspool.families.parts import generating_part_name
 from unspool.plan import Plan, open_run
 from unspool.prepared import Prepared, prepare
 from unspool.records import Event, Finish, FinishReason, Result
@@ -39,7 +40,7 @@ __all__ = ["can_suspend", "run_own_loop"]
 
 def can_suspend(model: PreTrainedModel) -> bool:
     """Whether the class's own `generate` goes on to call the common one, as far as its source tells."""
-    if bridge.overrides(model, "_sample"):
+    if generating_part_name(model) is None and bridge.overrides(model, "_sample"):
         return False
     owner = next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
     calls = (node for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.Call))
@@ -67,7 +68,7 @@ def run_own_loop(plan: Plan, run: Run) -> Generator[Event, Any, Result]:
             worker.throw()
     if body.state is None:
         raise UnsupportedError(
-            f"{type(plan.model).__name__}.generate() doesn't use the common loop; it can't be streamed."
+            f"{type(plan.request.model).__name__}.generate() doesn't use the common loop; it can't be streamed."
         )
     sequences = getattr(made, "sequences", made)
     last = body.state.result(Finish(FinishReason.STOPPED))
@@ -99,8 +100,8 @@ class _Body:
             given["generation_config"] = _without_stop_strings(request.generation_config)
         named = {name: value for name, value in given.items() if value is not None}
         if request.inputs is not None:
-            named[_first_parameter(self.plan.model)] = request.inputs
-        return self.plan.model.generate(**named, **kwargs, custom_generate=self.loop)
+            named[_first_parameter(request.model)] = request.inputs
+        return request.model.generate(**named, **kwargs, custom_generate=self.loop)
 
     def loop(
         self,

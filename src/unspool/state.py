@@ -101,7 +101,7 @@ class DecodingState:
         self._ready = None
         family, carry = self.plan.family, self.carried
         family.absorb(self.plan.model, carry, outputs)
-        logits: torch.Tensor = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
+        logits = family.logits(self.plan.model, outputs).to(copy=True, dtype=torch.float32, device=self.ids.device)
         self.outputs, self._logits, self._scores, self._origin = outputs, logits, logits, self.forwards - 1
         return logits
 
@@ -231,7 +231,7 @@ class DecodingState:
                 follow(parents)
 
     def _step(self, length: int, tokens: torch.Tensor, **books: Any) -> Step:
-        step = Step(
+        step = self.plan.family.step(
             index=self.steps,
             forward=self._origin,
             tokens=tokens,

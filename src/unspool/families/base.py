@@ -13,6 +13,7 @@ from unspool import bridge
 from unspool import cache as caches
 from unspool.errors import CacheError
 from unspool.kept import KeptState
+from unspool.records import Step
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -71,6 +72,18 @@ class Family:
     name: ClassVar[str] = ""
     prefix: ClassVar[str] = ""
     """What the decoder's inputs are called by: `""` or `"decoder_"`."""
+    step: ClassVar[type[Step]] = Step
+    """The record of a step; a subclass can show more of it."""
+    refuses: ClassVar[frozenset[str]] = frozenset()
+    """The decoding methods it doesn't go with."""
+    counts_new_tokens: ClassVar[bool] = True
+    """Whether `max_new_tokens` and the model's default length count; else only `max_length` does."""
+
+    def gather(
+        self, model: PreTrainedModel, inputs: torch.Tensor | None, config: GenerationConfig, kwargs: dict[str, Any]
+    ) -> tuple[torch.Tensor | None, dict[str, Any]]:
+        """The main input and the keywords, before anything is made of them."""
+        return inputs, kwargs
 
     def encode(
         self, model: PreTrainedModel, tensor: torch.Tensor, name: str, config: GenerationConfig, kwargs: dict[str, Any]
@@ -97,8 +110,25 @@ class Family:
         if carry.direct and carry.fixed is not None:
             return self._direct_inputs(carry, ids)
         only_new = 1 if carry.kwargs["use_cache"] else None
-        inputs: dict[str, Any] = model.prepare_inputs_for_generation(ids, next_sequence_length=only_new, **carry.kwargs)
-        return inputs
+        return self.inputs(model, carry, ids, next_sequence_length=only_new)
+
+    def inputs(self, model: PreTrainedModel, carry: Carry, ids: torch.Tensor, **how: Any) -> dict[str, Any]:
+        """What a forward takes, as the model's own hook has it.
+
+        Args:
+            model: The model.
+            carry: What the run carries.
+            ids: int64 `(rows, length)`.
+            **how: `next_sequence_length`: how many of the last positions are still to be read; all, if None.
+                `is_first_iteration`: whether this is the prompt.
+        """
+        made: dict[str, Any] = model.prepare_inputs_for_generation(ids, **how, **carry.kwargs)
+        return made
+
+    def logits(self, model: PreTrainedModel, outputs: ModelOutput) -> torch.Tensor:
+        """The logits of the next position in a forward's outputs: `(rows, vocab)`."""
+        last: torch.Tensor = outputs.logits[:, -1]
+        return last
 
     def absorb(self, model: PreTrainedModel, carry: Carry, outputs: ModelOutput) -> None:
         """Takes up what a forward leaves behind: the cache, longer masks and positions."""
@@ -179,6 +209,7 @@ class Family:
     def takes_direct_path(self, model: PreTrainedModel, carry: Carry) -> bool:
         """Whether the inputs of a step are known without asking the model's hooks."""
         own = any(bridge.overrides(model, hook) for hook in _INPUT_HOOKS)
+        own |= any(getattr(type(self), verb) is not getattr(Family, verb) for verb in ("inputs", "absorb"))
         held = carry.cache
         simple = isinstance(held, Cache) and not held.is_compileable and bool(carry.kwargs.get("use_cache"))
         known = {self.prefix + "attention_mask", self.prefix + "position_ids", "attention_mask", "inputs_embeds"}

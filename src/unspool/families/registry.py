@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unspool.families.base import Family
 from unspool.families.decoder_only import DecoderOnly
 from unspool.families.encoder_decoder import EncoderDecoder
+from unspool.families.rag import RagToken
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -17,6 +18,9 @@ __all__ = ["family_of", "register_family"]
 _registered: list[tuple[Callable[[PreTrainedModel], bool], Family]] = []
 _ENCODER_DECODER = EncoderDecoder()
 _DECODER_ONLY = DecoderOnly()
+_PARTICULAR: dict[str, Family] = {
+    "RagTokenForGeneration": RagToken(),
+}
 
 
 def register_family(matches: Callable[[PreTrainedModel], bool], family: Family) -> Callable[[], None]:
@@ -50,11 +54,17 @@ def registered_family(model: PreTrainedModel) -> Family | None:
     return next((family for matches, family in reversed(_registered) if matches(model)), None)
 
 
+def particular_family(model: PreTrainedModel) -> Family | None:
+    """The family of a model that is more than a template: a registered one, or one for its class or one it extends."""
+    names = (kind.__name__ for kind in type(model).__mro__)
+    return registered_family(model) or next((_PARTICULAR[name] for name in names if name in _PARTICULAR), None)
+
+
 def template_of(model: PreTrainedModel) -> Family:
     """The template that fits a model's config."""
     return _ENCODER_DECODER if model.config.is_encoder_decoder else _DECODER_ONLY
 
 
 def family_of(model: PreTrainedModel) -> Family:
-    """The family of a model: a registered one, or the template that fits its config."""
-    return registered_family(model) or template_of(model)
+    """The family of a model: a registered one, one for its class, or the template that fits its config."""
+    return particular_family(model) or template_of(model)

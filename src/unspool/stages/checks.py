@@ -20,6 +20,8 @@ from unspool.errors import ArgumentError, UnsupportedError
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
+    from unspool.families.base import Family
+
 _ABLE_TO_SHOW_ATTENTION = {"eager", "flex_attention"}
 _FALLS_BACK_TO_EAGER = {"falcon", "minimax"}  # their modules compute attentions apart when these are asked for
 _MEDIA = ("pixel", "input_features", "input_values", "image", "video", "audio", "mm_encoder_outputs")
@@ -102,6 +104,14 @@ def beams(config: GenerationConfig, method: str) -> None:
         raise ArgumentError(
             "low_memory=True is not supported, as it is not in transformers any more; leave it out, or pass "
             "cache_implementation='offloaded'."
+        )
+
+
+def goes_with(model: PreTrainedModel, family: Family, method: str) -> None:
+    """The model's kind can be decoded by the method."""
+    if method in family.refuses:
+        raise ArgumentError(
+            f"{type(model).__name__} doesn't go with {method}; greedy search, sampling or beams would do."
         )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers.utils import logging
 
 from unspool import bridge
 from unspool.decoding.registry import Method, find_method
 from unspool.errors import ArgumentError, UnsupportedError
+from unspool.families.parts import generating_part, generating_part_name
 from unspool.families.refused import refusal
-from unspool.families.registry import family_of, registered_family
+from unspool.families.registry import family_of, particular_family, registered_family
 from unspool.plan import Plan, Request
 from unspool.stages import checks, former_checks
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
 __all__ = ["configure"]
+
+logger = logging.get_logger("transformers.unspool")
 
 
 def configure(request: Request) -> Generator[Any, Any, Plan]:
@@ -30,8 +34,8 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         ArgumentError: An argument is wrong.
         UnsupportedError: The combination can't be run.
     """
-    model = request.model
-    _refuse_kind(model)
+    _refuse_kind(request.model)
+    model = generating_part(request.model)
     checks.can_generate(model)
     kwargs = _named_cache(model, request.kwargs)
     given = request.generation_config
@@ -44,9 +48,15 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
     }
     with checks.wrong_arguments():
         config, model_kwargs = bridge.generation_config(model, given, kwargs, streams=not request.whole)
-    own_loop = _has_own_loop(model)
-    method = _method(request, config)
+    own_loop = _has_own_loop(request.model)
+    method, family = _method(request, config), family_of(model)
     _refuse_unsupported(request, config)
+    checks.goes_with(model, family, method.name)
+    if config.max_new_tokens is not None and not family.counts_new_tokens:
+        logger.warning_once(
+            f"{type(model).__name__} reads max_length only, here {config.max_length}; "
+            f"max_new_tokens={config.max_new_tokens} has no effect."
+        )
     checks.beams(config, method.name)
     former_checks.check(method.name, model, config, request.inputs, model_kwargs, defaults["max_length"])
     checks.rows_stay(config, (*(request.logits_processor or ()), *(request.stopping_criteria or ())))
@@ -66,7 +76,7 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         model=model,
         config=config,
         method=method,
-        family=family_of(model),
+        family=family,
         model_kwargs=model_kwargs,
         processors=LogitsProcessorList(request.logits_processor or ()),
         criteria=StoppingCriteriaList(request.stopping_criteria or ()),
@@ -97,7 +107,8 @@ def _has_own_loop(model: PreTrainedModel) -> bool:
     Raises:
         UnsupportedError: It has one, and our loop can't be put into it.
     """
-    if registered_family(model) is not None or not bridge.has_own_generate(model):
+    whole = generating_part_name(model) is None
+    if whole and (particular_family(model) is not None or not bridge.has_own_generate(model)):
         return False
     from unspool.own_loop import can_suspend  # on a higher floor; asked only of these models
 

@@ -42,8 +42,9 @@ def _prepare(plan: Plan, kept: KeptState) -> ModelInputs:
     model, family = plan.model, plan.family
     config, kwargs = copy.copy(plan.config), dict(plan.model_kwargs)
     accepted = inspect.signature(model.forward).parameters
+    given, kwargs = family.gather(model, plan.request.inputs, config, kwargs)
     has_mask = kwargs.get("attention_mask") is not None
-    tensor, name, kwargs = bridge.model_inputs(model, plan.request.inputs, config, kwargs)
+    tensor, name, kwargs = bridge.model_inputs(model, given, config, kwargs)
     bridge.prepare_special_tokens(model, config, has_mask, tensor.device, tensor.shape[0])
     if not model.config.is_encoder_decoder:
         _warn_of_right_padding(config, tensor, kwargs.get("attention_mask"))
@@ -53,15 +54,16 @@ def _prepare(plan: Plan, kept: KeptState) -> ModelInputs:
     kwargs = family.encode(model, tensor, name, config, kwargs)
     ids, kwargs = family.start(model, tensor, name, config, kwargs)
     ids = _heal(plan, config, ids)
-    config = bridge.settle_lengths(
-        model,
-        config,
-        default_max_length=plan.default_max_length,
-        default_min_length=plan.default_min_length,
-        name=name,
-        tensor=tensor,
-        length=ids.shape[1],
-    )
+    if family.counts_new_tokens:
+        config = bridge.settle_lengths(
+            model,
+            config,
+            default_max_length=plan.default_max_length,
+            default_min_length=plan.default_min_length,
+            name=name,
+            tensor=tensor,
+            length=ids.shape[1],
+        )
     if "logits_to_keep" not in kwargs and bridge.supports_logits_to_keep(model):
         kwargs["logits_to_keep"] = 1
     embedded = name == "inputs_embeds" and not model.config.is_encoder_decoder

@@ -76,10 +76,9 @@ def read(plan: Plan, inputs: ModelInputs, state: DecodingState) -> Iterator[tupl
 
 
 def _prompt_inputs(plan: Plan, inputs: ModelInputs, state: DecodingState) -> dict[str, Any]:
-    made: dict[str, Any] = plan.model.prepare_inputs_for_generation(
-        state.ids, next_sequence_length=inputs.only_last, is_first_iteration=True, **state.carried.kwargs
+    return plan.family.inputs(
+        plan.model, state.carried, state.ids, next_sequence_length=inputs.only_last, is_first_iteration=True
     )
-    return made
 
 
 def _in_chunks(plan: Plan, inputs: ModelInputs, state: DecodingState, size: int) -> Iterator[tuple[Any, int]]:
@@ -99,7 +98,7 @@ def _in_chunks(plan: Plan, inputs: ModelInputs, state: DecodingState, size: int)
     for chunk, encoded in zip(chunks, media, strict=True):
         stop = start + chunk.shape[1]
         carry.kwargs = {**carry.kwargs, **_up_to(whole, start, stop)}
-        made = plan.model.prepare_inputs_for_generation(chunk, is_first_iteration=True, **carry.kwargs)
+        made = plan.family.inputs(plan.model, carry, chunk, is_first_iteration=True)
         if encoded:
             made["mm_encoder_outputs"] = encoded
         outputs = state.run(made, decoding=True)  # chunks are compiled, as steps are
