@@ -62,10 +62,19 @@ def interleave(outputs: Sequence[Any]) -> Any:
     if isinstance(first, torch.Tensor):
         return torch.stack(list(outputs), dim=1).flatten(0, 1)
     if hasattr(first, "keys"):
-        return type(first)(**{name: interleave([output[name] for output in outputs]) for name in first})
+        return _like(first, {name: interleave([output[name] for output in outputs]) for name in first})
     if isinstance(first, (tuple, list)):
         return type(first)(interleave(items) for items in zip(*outputs, strict=True))
     return first
+
+
+def _like(outputs: Any, named: dict[str, Any]) -> Any:
+    """An output of the same kind with other values, those among them that its class doesn't name."""
+    fields = getattr(type(outputs), "__dataclass_fields__", named)
+    made = type(outputs)(**{name: value for name, value in named.items() if name in fields})
+    for name in (name for name in named if name not in fields):
+        made[name] = named[name]
+    return made
 
 
 def _changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -73,7 +82,8 @@ def _changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if hasattr(value, "keys"):
-        return type(value)(**{k: v if k in bridge.STATE_NAMES else _changed(v, change) for k, v in value.items()})
+        changed = {k: v if k in bridge.STATE_NAMES else _changed(v, change) for k, v in value.items()}
+        return _like(value, changed)
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return type(value)(_changed(item, change) for item in value)
     return value
@@ -87,7 +97,7 @@ def cut(outputs: Any, start: int, stop: int, width: int) -> Any:
             continue
         made[name] = _cut_field(name, value, start, stop, width)
     made["logits"] = made["logits"][:, -1:] if made.get("logits") is not None else None
-    return type(outputs)(**made)
+    return _like(outputs, made)
 
 
 def _cut_field(name: str, value: Any, start: int, stop: int, width: int) -> Any:
