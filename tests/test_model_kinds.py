@@ -14,15 +14,7 @@ from unspool.own_loop import can_suspend
 from zoo.classes import generators, sources
 
 MISSING = {
-    "CsmForConditionalGeneration": "audio codebooks",
-    "DiaForConditionalGeneration": "audio codebooks",
     "DiffusionGemmaForBlockDiffusion": "steps that revise a block",
-    "GradiumPhononTTSForConditionalGeneration": "audio latents",
-    "MusicgenForCausalLM": "audio codebooks",
-    "MusicgenForConditionalGeneration": "audio codebooks",
-    "MusicgenMelodyForCausalLM": "audio codebooks",
-    "MusicgenMelodyForConditionalGeneration": "audio codebooks",
-    "PocketTTSForConditionalGeneration": "audio latents",
     "SpeechT5ForTextToSpeech": "spectrogram frames",
 }
 """What isn't streamed yet, and what it would take. It is refused at the call."""

@@ -16,6 +16,7 @@ from unspool.records import Prefilled, PrefillProgress
 from unspool.sinks.base import Sink
 from unspool.sinks.collect import CollectSink
 from unspool.stages.decode import decode_nothing
+from unspool.state import DecodingState
 from unspool.stream import Stream
 
 if TYPE_CHECKING:
@@ -213,8 +214,8 @@ def prefill(
         if on_progress is not None and isinstance(event, PrefillProgress):
             on_progress(event)
     state = run.state
-    cache = None if state is None else state.carried.cache
-    if state is None or not isinstance(cache, Cache):
+    cache = state.carried.cache if isinstance(state, DecodingState) else None
+    if not isinstance(state, DecodingState) or not isinstance(cache, Cache):
         raise UnsupportedError(f"{type(model).__name__} keeps no cache that could be continued from.")
     caches.free_growth(cache)
     state.carried.kept.leave_with(cache)

@@ -7,6 +7,7 @@ any of these hooks; they are always called through the model, so that its own ve
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -534,3 +535,38 @@ def hand_on_to_loop() -> None:
 
 def _accepts(function: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(function).parameters
+
+
+def calls_sample(model: PreTrainedModel) -> bool:
+    """Whether the class's own `generate` calls the sampling loop by its name, instead of the common `generate`."""
+    own: list[Any] = [kind for kind in type(model).__mro__ if "generate" in vars(kind) and kind is not GenerationMixin]
+    return bool(own) and ".generate(" not in _body(own[0].generate) and "self._sample(" in inspect.getsource(own[0])
+
+
+def _body(function: Callable[..., Any]) -> str:
+    """A function's source without its docstring."""
+    source, doc = inspect.getsource(function), function.__doc__ or ""
+    return source.replace(doc, "")
+
+
+def stand_in(
+    model: PreTrainedModel, sample: Callable[..., Any] | None = None, **methods: Callable[..., Any]
+) -> PreTrainedModel:
+    """The same model with some methods replaced; the model itself is left as it is.
+
+    Args:
+        model: The model, whose weights and attributes the other one shares.
+        sample: Takes what transformers' sampling loop takes, the model first.
+        **methods: Take what the model's methods of these names take, the model first.
+    """
+    kind = type(model)
+    replaced: dict[str, Any] = {name: functools.wraps(getattr(kind, name))(made) for name, made in methods.items()}
+    replaced |= {"__module__": kind.__module__} | ({} if sample is None else {"_sample": sample})
+    other = cast("PreTrainedModel", object.__new__(type(kind.__name__, (kind,), replaced)))
+    object.__setattr__(other, "__dict__", model.__dict__)
+    return other
+
+
+def own_sample(model: PreTrainedModel, host: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+    """Runs the sampling loop of a model's class on what stands in for the model."""
+    return type(model)._sample(host, *args, **kwargs)

@@ -22,13 +22,14 @@ from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCr
 from unspool import bridge, stages
 from unspool.ambient import without_gradients
 from unspool.errors import UnsupportedError
-from unspool.families.parts import generating_part_name
+from unspool.events import Phase
 from unspool.plan import Plan, open_run
 from unspool.prepared import Prepared, prepare
-from unspool.records import Event, Finish, FinishReason, Result
+from unspool.records import Event, Finish, FinishReason, Opening, Result
 from unspool.sinks.collect import CollectSink
 from unspool.stages.constraints import random_source
 from unspool.state import DecodingState
+from unspool.watched import WatchedLoop
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -39,9 +40,9 @@ __all__ = ["can_suspend", "run_own_loop"]
 
 
 def can_suspend(model: PreTrainedModel) -> bool:
-    """Whether the class's own `generate` goes on to call the common one, as far as its source tells."""
-    if generating_part_name(model) is None and bridge.overrides(model, "_sample"):
-        return False
+    """Whether the class's own `generate` or sampling loop can be suspended, as far as its source tells."""
+    if bridge.overrides(model, "_sample") or bridge.calls_sample(model):
+        return True
     owner = next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
     calls = (node for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.Call))
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "generate" for call in calls)
@@ -72,7 +73,8 @@ def run_own_loop(plan: Plan, run: Run) -> Generator[Event, Any, Result]:
         )
     sequences = getattr(made, "sequences", made)
     last = body.state.result(Finish(FinishReason.STOPPED))
-    return replace(last, sequences=sequences if isinstance(sequences, torch.Tensor) else last.sequences, output=made)
+    ids = isinstance(sequences, torch.Tensor) and not sequences.is_floating_point()
+    return replace(last, sequences=sequences if ids else last.sequences, output=made)
 
 
 class _Body:
@@ -80,7 +82,9 @@ class _Body:
 
     def __init__(self, plan: Plan, run: Run) -> None:
         self.plan, self.run = plan, run
-        self.state: DecodingState | None = None
+        self.state: DecodingState | WatchedLoop | None = None
+        self._part: PreTrainedModel | None = None
+        self._phases = 0
         self._generator = random_source(plan, plan.model.device)
 
     def __call__(self) -> Any:
@@ -101,7 +105,36 @@ class _Body:
         named = {name: value for name, value in given.items() if value is not None}
         if request.inputs is not None:
             named[_first_parameter(request.model)] = request.inputs
-        return request.model.generate(**named, **kwargs, custom_generate=self.loop)
+        model = request.model
+        if bridge.overrides(model, "_sample"):
+            watched = WatchedLoop(model, _emit, self._open)
+            self.state = self.run.state = watched
+            return watched.stand_in().generate(**named, **kwargs)
+        if bridge.calls_sample(model):
+            return bridge.stand_in(model, lambda host, ids, **given: self._sample(ids, given)).generate(
+                **named, **kwargs
+            )
+        return model.generate(**named, **kwargs, custom_generate=self.loop)
+
+    def _sample(self, input_ids: torch.Tensor, given: dict[str, Any]) -> Any:
+        """Our loop, in the place of the one that the class calls by its name."""
+        given.pop("streamer", None)
+        return self.loop(self.plan.model, input_ids, **given)
+
+    def _begin_phase(self, model: PreTrainedModel) -> None:
+        """Tells which part of the model begins, where it is made of several."""
+        if model is self._part:
+            return
+        whole = self.plan.request.model
+        name = next((name for name, module in whole.named_modules() if module is model and name), None)
+        self._part = model
+        if name is not None:
+            _emit(Phase(name, self._phases))
+            self._phases += 1
+
+    def _open(self, opening: Opening) -> None:
+        if self.run.first_opening is None:
+            self.run.first_opening = opening
 
     def loop(
         self,
@@ -114,6 +147,7 @@ class _Body:
         **model_kwargs: Any,
     ) -> Any:
         """The decoding loop that transformers calls once it has prepared the inputs."""
+        self._begin_phase(model)
         made = prepare(
             self.plan.request,
             model=model,
@@ -129,8 +163,7 @@ class _Body:
 
     def _run_stages(self, made: Prepared) -> Any:
         opening = open_run(made.plan, made.inputs, self.run.began)
-        if self.run.first_opening is None:
-            self.run.first_opening = opening
+        self._open(opening)
         collect = CollectSink()
         collect.open(opening)
         reading = stages.prefill(made.plan, made.inputs, made.constraints)
@@ -156,10 +189,15 @@ def _hand_on(stage: Generator[Event, Any, Any], collect: CollectSink) -> Any:
         except StopIteration as end:
             return end.value
         collect.take(event)
-        parent = getcurrent().parent
-        assert parent is not None  # only the main greenlet has none, and this never runs there
-        parent.switch(event)
+        _emit(event)
         del event
+
+
+def _emit(event: Event) -> None:
+    """Hands an event to whoever pulls, and waits to be pulled again."""
+    parent = getcurrent().parent
+    assert parent is not None  # only the main greenlet has none, and this never runs there
+    parent.switch(event)
 
 
 def _without_stop_strings(config: GenerationConfig | None) -> GenerationConfig | None:

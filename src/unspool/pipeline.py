@@ -12,6 +12,7 @@ from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
 from unspool.records import Event, Finish, Opening, Result
 from unspool.state import DecodingState
+from unspool.watched import WatchedLoop
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -79,7 +80,7 @@ class Run:
         self._early, self.plan = _exhaust(_named("configure", pipeline.configure(request)))
         self.made: ModelInputs | None = None
         self.constraints: Constraints | None = None
-        self.state: DecodingState | None = None
+        self.state: DecodingState | WatchedLoop | None = None
         self.result: Result | None = None
         self.first_opening: Opening | None = None
         self.began = 0.0

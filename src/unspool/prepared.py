@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from unspool import bridge
 from unspool import cache as caches
 from unspool.decoding.registry import find_method
-from unspool.families.registry import template_of
+from unspool.families.registry import particular_family, template_of
 from unspool.kept import KeptState
 from unspool.plan import Constraints, ModelInputs, Plan, Request
 from unspool.stages.constraints import keeps_scores, pad_token, random_source
@@ -81,7 +81,7 @@ def _plan(request: Request, model: PreTrainedModel, config: GenerationConfig, kw
         model=model,
         config=config,
         method=find_method(request.decoding or bridge.mode(config, request.assistant_model)),
-        family=template_of(model),
+        family=particular_family(model) or template_of(model),
         model_kwargs=kwargs,
         processors=LogitsProcessorList(request.logits_processor or ()),
         criteria=StoppingCriteriaList(request.stopping_criteria or ()),

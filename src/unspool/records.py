@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unspool.events import Draft, Phase, Segment
+
 if TYPE_CHECKING:
     from transformers import GenerationConfig
     from transformers.utils.generic import ModelOutput
@@ -161,8 +163,9 @@ class Step:
     Attributes:
         index: Position among the new tokens, from 0.
         forward: The number of the forward that produced it, from 0.
-        tokens: int64, `(rows,)`, or `(rows, codebooks)` for codebook models. A row that ended earlier holds the
-            pad id (or, where no end-of-sequence id is set, whatever the model went on to say, as in transformers).
+        tokens: int64, `(rows,)`; `(rows, codebooks)` for models that make whole frames at once. A row that ended
+            earlier holds the pad id (or, where no end-of-sequence id is set, whatever the model went on to say, as in
+            transformers).
         live: bool, `(rows,)`: which rows took a token at this step.
         ended: The rows that end here, and how.
         logits: float32, `(rows, vocab)`, as the model gave them.
@@ -311,4 +314,4 @@ def _common(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(low[:at])
 
 
-Event = PrefillProgress | Step
+Event = PrefillProgress | Step | Phase | Segment | Draft

@@ -133,6 +133,8 @@ class DecodingState:
         shape = scores.shape
         for processor in self.processors:
             scores = processor(ids, scores, **_taken(processor, context))
+            if isinstance(scores, torch.Tensor) and 2 * len(scores) == shape[0] == 2 * len(ids):
+                shape = scores.shape  # guidance made one row of two
             if not isinstance(scores, torch.Tensor) or scores.shape != shape:
                 given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else repr(scores)
                 raise CriterionError(
@@ -231,12 +233,14 @@ class DecodingState:
                 follow(parents)
 
     def _step(self, length: int, tokens: torch.Tensor, **books: Any) -> Step:
-        step = self.plan.family.step(
+        step = self.plan.family.record(
+            self.plan.model,
+            self,
             index=self.steps,
             forward=self._origin,
             tokens=tokens,
-            logits=self._logits,  # type: ignore[arg-type]
-            scores=self._scores,  # type: ignore[arg-type]
+            logits=self._logits,
+            scores=self._scores,
             outputs=outputs_of.strip(self.outputs, self.plan.unasked),
             positions=range(length - self.width, length),
             rows_per_prompt=self.rows_per_prompt,

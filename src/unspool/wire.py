@@ -6,6 +6,7 @@ line whatever it holds, line separators and lone surrogates included.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -106,9 +107,12 @@ class Wire:
         }
 
     def event(self, event: Event) -> dict[str, Any]:
-        """A step or the progress of the prompt."""
+        """A step, the progress of the prompt, or what else a model tells of its work."""
         if isinstance(event, PrefillProgress):
             return {"type": "prefill", "done": event.done, "total": event.total, "reused": event.reused}
+        if not isinstance(event, Step):
+            told = {each.name: plain(getattr(event, each.name)) for each in dataclasses.fields(event)}
+            return {"type": type(event).__name__.lower(), **told}
         return {"type": "step", **{name: self._field(event, name) for name in self._fields if name != "text"}}
 
     def chunk(self, chunk: TextChunk) -> dict[str, Any]:

@@ -74,6 +74,10 @@ class Family:
     """What the decoder's inputs are called by: `""` or `"decoder_"`."""
     step: ClassVar[type[Step]] = Step
     """The record of a step; a subclass can show more of it."""
+    around_own_loop: ClassVar[bool] = False
+    """Whether the class's own `generate` is run, with ours or its own sampling loop in it."""
+    taps: ClassVar[tuple[str, ...]] = ()
+    """Methods of the model whose results are kept in `state.heard`, where the class's own sampling loop is run."""
     refuses: ClassVar[frozenset[str]] = frozenset()
     """The decoding methods it doesn't go with."""
     counts_new_tokens: ClassVar[bool] = True
@@ -149,6 +153,16 @@ class Family:
         for name in bridge.STATE_NAMES:
             if isinstance(outputs.get(name), Cache):
                 carry.kwargs[name] = outputs[name]
+
+    def record(self, model: PreTrainedModel, state: Any, **fields: Any) -> Step:
+        """The record of a step that has just been taken.
+
+        Args:
+            model: The model.
+            state: The state of the run: `state.ids` are its ids, the new ones included.
+            **fields: The fields of a `Step`.
+        """
+        return self.step(**fields)
 
     def expand(self, model: PreTrainedModel, carry: Carry, ids: torch.Tensor, count: int) -> torch.Tensor:
         """Repeats each row of everything that is carried `count` times; returns the repeated ids."""

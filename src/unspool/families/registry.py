@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unspool.families.base import Family
 from unspool.families.decoder_only import DecoderOnly
 from unspool.families.encoder_decoder import EncoderDecoder
+from unspool.families.frames import CodebookFrames, DelayedFrames, DelayedFramesFromText, LatentFrames
 from unspool.families.rag import RagToken
 
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ _registered: list[tuple[Callable[[PreTrainedModel], bool], Family]] = []
 _ENCODER_DECODER = EncoderDecoder()
 _DECODER_ONLY = DecoderOnly()
 _PARTICULAR: dict[str, Family] = {
+    "CsmForConditionalGeneration": CodebookFrames(),
+    "MusicgenForCausalLM": DelayedFrames(),
+    "MusicgenForConditionalGeneration": DelayedFramesFromText(),
+    "MusicgenMelodyForCausalLM": DelayedFrames(),
+    "MusicgenMelodyForConditionalGeneration": DelayedFramesFromText(),
+    "PocketTTSForConditionalGeneration": LatentFrames(),
+    "GradiumPhononTTSForConditionalGeneration": LatentFrames(),
     "RagTokenForGeneration": RagToken(),
 }
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from unspool.records import Event, Finish, Opening, PrefillProgress, Result
+from unspool.records import Event, Finish, Opening, PrefillProgress, Result, Step
 
 __all__ = ["Metrics", "MetricsSink"]
 
@@ -83,6 +83,7 @@ class MetricsSink:
         now = self._metrics
         if isinstance(event, PrefillProgress):
             self._metrics = replace(now, reused_tokens=event.reused)
+        if not isinstance(event, Step):
             return
         taken = int(event.live.sum())  # waits for the device, so that times are those of finished work
         self._latest = self._clock()

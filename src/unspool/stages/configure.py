@@ -107,8 +107,8 @@ def _has_own_loop(model: PreTrainedModel) -> bool:
     Raises:
         UnsupportedError: It has one, and our loop can't be put into it.
     """
-    whole = generating_part_name(model) is None
-    if whole and (particular_family(model) is not None or not bridge.has_own_generate(model)):
+    family, whole = particular_family(model), generating_part_name(model) is None
+    if whole and ((family is not None and not family.around_own_loop) or not bridge.has_own_generate(model)):
         return False
     from unspool.own_loop import can_suspend  # on a higher floor; asked only of these models
 
