@@ -537,6 +537,11 @@ def _accepts(function: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(function).parameters
 
 
+def has_own_sample(model: Any) -> bool:
+    """Whether the model's class has a sampling loop of its own."""
+    return hasattr(type(model), "_sample") and overrides(model, "_sample")
+
+
 def calls_sample(model: PreTrainedModel) -> bool:
     """Whether the class's own `generate` calls the sampling loop by its name, instead of the common `generate`."""
     own: list[Any] = [kind for kind in type(model).__mro__ if "generate" in vars(kind) and kind is not GenerationMixin]

@@ -41,7 +41,7 @@ __all__ = ["can_suspend", "run_own_loop"]
 
 def can_suspend(model: PreTrainedModel) -> bool:
     """Whether the class's own `generate` or sampling loop can be suspended, as far as its source tells."""
-    if bridge.overrides(model, "_sample") or bridge.calls_sample(model):
+    if bridge.has_own_sample(model) or bridge.calls_sample(model):
         return True
     owner = next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
     calls = (node for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.Call))
@@ -106,7 +106,7 @@ class _Body:
         if request.inputs is not None:
             named[_first_parameter(request.model)] = request.inputs
         model = request.model
-        if bridge.overrides(model, "_sample"):
+        if bridge.has_own_sample(model):
             watched = WatchedLoop(model, _emit, self._open)
             self.state = self.run.state = watched
             return watched.stand_in().generate(**named, **kwargs)
