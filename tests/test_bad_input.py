@@ -240,6 +240,13 @@ def test_attentions_are_refused_of_an_implementation_that_can_not_give_them(name
     assert step.outputs["decoder_attentions" if name == "bart" else "attentions"][0].ndim == 4
 
 
+def test_generate_returns_no_attentions_where_transformers_returns_none_and_warns():
+    model = tiny_model("llama", attention="sdpa")
+    how = {"output_attentions": True, "return_dict_in_generate": True, "max_new_tokens": 2}
+    theirs = model.generate(**PROMPT, **how)
+    assert generate(model, **PROMPT, **how).attentions == theirs.attentions
+
+
 @pytest.mark.parametrize("asked", [dict(synced_gpus=True), dict(custom_generate=print)], ids=str)
 def test_what_can_not_be_streamed_is_said_to_be_so(llama, asked):
     with pytest.raises(UnsupportedError, match=next(iter(asked))):

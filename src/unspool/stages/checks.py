@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from transformers import LogitsProcessorList, SynthIDTextWatermarkingConfig
+from transformers.utils import logging
 
 from unspool import bridge
 from unspool import cache as caches
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
     from unspool.families.base import Family
+
+logger = logging.get_logger("transformers.unspool")
 
 _ABLE_TO_SHOW_ATTENTION = {"eager", "flex_attention"}
 _FALLS_BACK_TO_EAGER = {"falcon", "minimax"}  # their modules compute attentions apart when these are asked for
@@ -194,14 +197,21 @@ def stop_strings(config: GenerationConfig, tokenizer: Any) -> None:
         )
 
 
-def attentions(model: PreTrainedModel, config: GenerationConfig) -> None:
-    """Attentions are only asked of an implementation that can give them."""
+def attentions(model: PreTrainedModel, config: GenerationConfig, *, drop_in: bool) -> None:
+    """Attentions are only asked of an implementation that can give them.
+
+    `generate()`, which stands in for transformers' own, gives none then, as that does, and warns.
+    """
     unable = bridge.attention_implementations(model) - _ABLE_TO_SHOW_ATTENTION
-    if config.output_attentions and unable and model.config.model_type not in _FALLS_BACK_TO_EAGER:
-        raise ArgumentError(
-            f"output_attentions=True can't be had with attn_implementation={sorted(unable)[0]!r}, which doesn't keep "
-            f"attention weights. Call model.set_attn_implementation('eager') first."
-        )
+    if not config.output_attentions or not unable or model.config.model_type in _FALLS_BACK_TO_EAGER:
+        return
+    message = (
+        f"output_attentions=True can't be had with attn_implementation={sorted(unable)[0]!r}, which doesn't keep "
+        f"attention weights. Call model.set_attn_implementation('eager') first."
+    )
+    if not drop_in:
+        raise ArgumentError(message)
+    logger.warning_once(message)
 
 
 def prompt(

@@ -62,7 +62,7 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
     checks.rows_stay(config, (*(request.logits_processor or ()), *(request.stopping_criteria or ())))
     checks.randomness(request.seed, request.generator)
     checks.stop_strings(config, request.tokenizer)
-    checks.attentions(model, config)
+    checks.attentions(model, config, drop_in=request.whole)
     if not own_loop:  # a loop of the model's own takes what its class says
         checks.known_names(model, model_kwargs)
         _validate_mode(request, config)
