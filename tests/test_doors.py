@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import WhisperConfig, WhisperForConditionalGeneration
+from transformers import LlamaConfig, LlamaForCausalLM, WhisperConfig, WhisperForConditionalGeneration
 
 from tiny import BOS, EOS, PAD, prompt, tiny_model, tiny_tokenizer
 from unspool import Stream, best_of, custom_generate, generate, generate_stream
@@ -134,9 +134,14 @@ def test_leaving_a_loop_of_the_models_own_stops_it(whisper):
     assert stream.result.steps == 1
 
 
-def test_a_loop_that_cannot_be_suspended_is_refused_at_the_call():
-    from transformers import MusicgenDecoderConfig, MusicgenForCausalLM
+class Closed(LlamaForCausalLM):
+    """Its `generate` shares nothing with the common one."""
 
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 32, "vocab_size": 32}
-    with pytest.raises(UnsupportedError, match="MusicgenForCausalLM"):
-        generate_stream(MusicgenForCausalLM(MusicgenDecoderConfig(**sizes)), torch.ones(4, 2, dtype=torch.long))
+    def generate(self, inputs, **kwargs):
+        return self(inputs).logits.argmax(-1)
+
+
+def test_a_loop_that_cannot_be_suspended_is_refused_at_the_call():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    with pytest.raises(UnsupportedError, match="Closed has a generation loop of its own"):
+        generate_stream(Closed(LlamaConfig(vocab_size=32, **sizes)), torch.ones(1, 2, dtype=torch.long))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from unspool import generate, generate_stream
+from unspool import bridge, generate, generate_stream
 from zoo.sound import csm, dia, musicgen, musicgen_decoder, pocket_tts
 
 
@@ -46,6 +46,7 @@ def test_a_frame_of_musicgen_comes_as_soon_as_its_last_codebook_is_there():
     assert counts == [0, 0, 0, 1, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.skipif(bridge.CACHE == "past_key_values", reason="the decoder's own generate() fails in this release")
 @how
 @pytest.mark.parametrize("channels", [1, 2], ids=["mono", "stereo"])
 def test_frames_of_the_bare_decoder_are_its_codes(how, channels):
@@ -67,6 +68,7 @@ def test_frames_of_csm_are_its_codes(how):
     assert torch.equal(frames.mT, codes[:, given:])
 
 
+@pytest.mark.skipif(not hasattr(transformers, "PocketTTSConfig"), reason="not in this release")
 @how
 def test_frames_of_pocket_tts_are_its_latents(how):
     model, inputs = pocket_tts()

@@ -126,8 +126,9 @@ def test_documents_without_scores_are_refused(model, question):
 @pytest.mark.parametrize("how", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
 def test_a_sequence_model_streams_the_candidates_of_each_question_and_returns_the_best(question, how):
     model = build(RagSequenceForGeneration)
+    how = {"num_beams": 1, "num_return_sequences": 1, **how}
     theirs = model.generate(question, max_length=9, **how)
     stream = generate_stream(model, question, max_length=9, **how)
     rows = {step.rows for step in stream}
-    assert rows == {DOCUMENTS * how.get("num_beams", 1)}
+    assert rows == {DOCUMENTS * how["num_beams"]}
     assert torch.equal(stream.result.sequences, theirs)
