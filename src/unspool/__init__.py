@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unspool.custom import custom_generate
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
+    from unspool.generator import Generator
     from unspool.pipeline import Pipeline
     from unspool.pipelines import stream_pipeline
     from unspool.records import (
@@ -42,6 +43,7 @@ __all__ = [
     "Beams",
     "Finish",
     "FinishReason",
+    "Generator",
     "Opening",
     "Pipeline",
     "PrefillProgress",
@@ -69,6 +71,7 @@ _HOMES = {
     "unspool.custom": ("custom_generate",),
     "unspool.decoding.registry": ("decoding_method",),
     "unspool.families.registry": ("register_family",),
+    "unspool.generator": ("Generator",),
     "unspool.pipeline": ("Pipeline",),
     "unspool.pipelines": ("stream_pipeline",),
     "unspool.records": (

@@ -534,12 +534,25 @@ def hand_on_to_loop() -> None:
 
 
 def _accepts(function: Callable[..., Any], name: str) -> bool:
-    return name in inspect.signature(function).parameters
+    return name in parameters(function)
 
 
 def has_own_sample(model: Any) -> bool:
     """Whether the model's class has a sampling loop of its own."""
     return hasattr(type(model), "_sample") and overrides(model, "_sample")
+
+
+def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function or method, which are looked up once."""
+    return _parameters(getattr(function, "__func__", function), bound=hasattr(function, "__func__"))
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any], bound: bool) -> Mapping[str, inspect.Parameter]:
+    named = dict(inspect.signature(function).parameters)
+    if bound:
+        named.pop(next(iter(named)))
+    return named
 
 
 def calls_sample(model: PreTrainedModel) -> bool:

@@ -118,6 +118,15 @@ def goes_with(model: PreTrainedModel, family: Family, method: str) -> None:
         )
 
 
+def lengths(model: PreTrainedModel, family: Family, config: GenerationConfig) -> None:
+    """Who counts new tokens is told if the model's kind doesn't."""
+    if config.max_new_tokens is not None and not family.counts_new_tokens:
+        logger.warning_once(
+            f"{type(model).__name__} reads max_length only, here {config.max_length}; "
+            f"max_new_tokens={config.max_new_tokens} has no effect."
+        )
+
+
 def lookahead(value: Any) -> int:
     """The number of steps to make ahead, if it is one.
 
@@ -346,14 +355,13 @@ def _has_other_input(model: PreTrainedModel, inputs: torch.Tensor | None, kwargs
 
 
 def _known(model: PreTrainedModel) -> set[str]:
-    import inspect
 
     from transformers import GenerationConfig
 
     from unspool.plan import Request
 
     names = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
-    names |= set(inspect.signature(model.forward).parameters)
+    names |= set(bridge.parameters(model.forward))
     names |= {*Request.__dataclass_fields__, *bridge.CACHE_NAMES, "pipeline", "sinks", "streamer"}
     return names - {"kwargs", "self", "args"}
 

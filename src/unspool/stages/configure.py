@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from transformers import LogitsProcessorList, StoppingCriteriaList
-from transformers.utils import logging
 
 from unspool import bridge
 from unspool.decoding.registry import Method, find_method
@@ -20,9 +20,7 @@ from unspool.stages import checks, former_checks
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-__all__ = ["configure"]
-
-logger = logging.get_logger("transformers.unspool")
+__all__ = ["configure", "configure_as", "settle"]
 
 
 def configure(request: Request) -> Generator[Any, Any, Plan]:
@@ -34,44 +32,63 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         ArgumentError: An argument is wrong.
         UnsupportedError: The combination can't be run.
     """
+    plan = settle(request)
+    _check_inputs(plan)
+    return plan
+    yield  # makes this a generator, as every stage is
+
+
+def configure_as(plan: Plan) -> Callable[[Request], Generator[Any, Any, Plan]]:
+    """The same stage for requests that differ from an earlier plan's in their inputs only: nothing is settled again.
+
+    Args:
+        plan: What was settled. Its settings must be those of the requests, too.
+    """
+
+    def again(request: Request) -> Generator[Any, Any, Plan]:
+        inputs = _named_cache(plan.model, {k: v for k, v in request.kwargs.items() if not hasattr(plan.config, k)})
+        held = inputs.get(bridge.cache_name(plan.model)) is not None
+        fresh = replace(
+            plan, request=request, model_kwargs=inputs, returns_cache=bool(plan.config.return_dict_in_generate) or held
+        )
+        checks.randomness(request.seed, request.generator)
+        _check_inputs(fresh)
+        return fresh
+        yield
+
+    return again
+
+
+def settle(request: Request) -> Plan:
+    """What will be done, from all that doesn't depend on the prompt.
+
+    Raises:
+        ArgumentError: An argument is wrong.
+        UnsupportedError: The combination can't be run.
+    """
     _refuse_kind(request.model)
     model = generating_part(request.model)
     checks.can_generate(model)
     kwargs = _named_cache(model, request.kwargs)
-    given = request.generation_config
-    own = model.generation_config
-    defaults = {
-        which: all(
-            source is None for source in (kwargs.get(which), getattr(given, which, None), getattr(own, which, None))
-        )
-        for which in ("max_length", "min_length")
-    }
+    defaults = _defaults(model, request.generation_config, kwargs)
     with checks.wrong_arguments():
-        config, model_kwargs = bridge.generation_config(model, given, kwargs, streams=not request.whole)
+        config, model_kwargs = bridge.generation_config(
+            model, request.generation_config, kwargs, streams=not request.whole
+        )
     own_loop = _has_own_loop(request.model)
     method, family = _method(request, config), family_of(model)
     _refuse_unsupported(request, config)
     checks.goes_with(model, family, method.name)
-    if config.max_new_tokens is not None and not family.counts_new_tokens:
-        logger.warning_once(
-            f"{type(model).__name__} reads max_length only, here {config.max_length}; "
-            f"max_new_tokens={config.max_new_tokens} has no effect."
-        )
+    checks.lengths(model, family, config)
     checks.beams(config, method.name)
-    former_checks.check(method.name, model, config, request.inputs, model_kwargs, defaults["max_length"])
     checks.rows_stay(config, (*(request.logits_processor or ()), *(request.stopping_criteria or ())))
     checks.randomness(request.seed, request.generator)
     checks.stop_strings(config, request.tokenizer)
     checks.attentions(model, config, drop_in=request.whole)
     if not own_loop:  # a loop of the model's own takes what its class says
-        checks.known_names(model, model_kwargs)
         _validate_mode(request, config)
-        if method.rolls_back:
-            checks.assisted(model, request.inputs, model_kwargs, config, drafts=request.assistant_model is not None)
-        checks.prompt(model, request.inputs, model_kwargs, config, defaults["max_length"])
-        checks.caching(config, model_kwargs.get(bridge.cache_name(model)))
         checks.processors(model, config)
-    plan = Plan(
+    return Plan(
         request=request,
         model=model,
         config=config,
@@ -86,8 +103,29 @@ def configure(request: Request) -> Generator[Any, Any, Plan]:
         returns_cache=bool(config.return_dict_in_generate) or model_kwargs.get(bridge.cache_name(model)) is not None,
         own_loop=own_loop,
     )
-    return plan
-    yield  # makes this a generator, as every stage is
+
+
+def _check_inputs(plan: Plan) -> None:
+    """The prompt and what comes with it can be read, and go with what has been settled."""
+    request, model, config, kwargs = plan.request, plan.model, plan.config, plan.model_kwargs
+    default_length = plan.default_max_length
+    former_checks.check(plan.method.name, model, config, request.inputs, kwargs, default_length)
+    if plan.own_loop:
+        return
+    checks.known_names(model, kwargs)
+    if plan.method.rolls_back:
+        checks.assisted(model, request.inputs, kwargs, config, drafts=request.assistant_model is not None)
+    checks.prompt(model, request.inputs, kwargs, config, default_length)
+    checks.caching(config, kwargs.get(bridge.cache_name(model)))
+
+
+def _defaults(model: PreTrainedModel, given: GenerationConfig | None, kwargs: Mapping[str, Any]) -> dict[str, bool]:
+    """Which lengths nobody has asked for."""
+    sources = (given, model.generation_config)
+    return {
+        which: kwargs.get(which) is None and all(getattr(source, which, None) is None for source in sources)
+        for which in ("max_length", "min_length")
+    }
 
 
 def _named_cache(model: PreTrainedModel, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ def inputs(plan: Plan) -> Generator[Any, Any, ModelInputs]:
 def _prepare(plan: Plan, kept: KeptState) -> ModelInputs:
     model, family = plan.model, plan.family
     config, kwargs = copy.copy(plan.config), dict(plan.model_kwargs)
-    accepted = inspect.signature(model.forward).parameters
+    accepted = bridge.parameters(model.forward)
     given, kwargs = family.gather(model, plan.request.inputs, config, kwargs)
     has_mask = kwargs.get("attention_mask") is not None
     tensor, name, kwargs = bridge.model_inputs(model, given, config, kwargs)
