@@ -19,6 +19,7 @@ from tiny import CONFIGS, ENCODER_DECODER, prompt, tiny_model
 from unspool import PrefillProgress, bridge, generate, generate_stream, prefill
 from unspool.cache import GrowingLayer
 from unspool.errors import ArgumentError, CacheError, UnsupportedError
+from unspool.events import Phase
 
 SLIDING = ("mistral", "gemma3_text")  # their windows are shorter than the prompts here
 RECURRENT = ("mamba", "recurrent_gemma", "rwkv")
@@ -139,18 +140,37 @@ def test_a_paged_cache_is_refused_with_a_hint(llama):
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator compiles")
-@pytest.mark.parametrize("kind", [None, "static"])
-def test_what_can_not_be_compiled_is_not_and_transformers_warning_is_given(llama, monkeypatch, kind):
+def test_what_can_not_be_compiled_is_not_and_transformers_warning_is_given(llama, monkeypatch):
     said = []
     monkeypatch.setattr(generation_utils.logger, "warning_once", lambda text, *args: said.append(text))
     monkeypatch.setattr(llama, "get_compiled_call", lambda config: pytest.fail("it was compiled"))
-    asked = dict(RAGGED, do_sample=False, max_new_tokens=3, compile_config=CompileConfig(), cache_implementation=kind)
+    asked = dict(RAGGED, do_sample=False, max_new_tokens=3, compile_config=CompileConfig())
     expected = llama.generate(**asked)
     wanted = list(said)
     said.clear()
     assert torch.equal(generate(llama, **asked), expected)
     assert said == wanted
     assert "`compile_config`" in said[0]
+
+
+@pytest.fixture
+def compiled():
+    """A model whose forward is compiled to what runs it as it is, so that nothing waits for a compiler."""
+    model = copy.deepcopy(tiny_model("llama"))
+    yield model, CompileConfig(backend="eager", fullgraph=False)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("asked", [{"do_sample": False}, {"num_beams": 2}], ids=["greedy", "beams"])
+def test_a_compiled_forward_makes_the_steps_and_is_told_before_them_once(compiled, asked):
+    model, config = compiled
+    expected = generate(model, **RAGGED, **asked, max_new_tokens=4)
+    for told in (["compile"], []):
+        stream = generate_stream(
+            model, **RAGGED, **asked, max_new_tokens=4, compile_config=config, cache_implementation="static"
+        )
+        assert [event.name for event in stream.events() if isinstance(event, Phase)] == told
+        assert torch.equal(stream.result.sequences, expected)
 
 
 # ------------------------------------------------------------------------- sliding windows, recurrent states

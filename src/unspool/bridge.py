@@ -7,6 +7,7 @@ any of these hooks; they are always called through the model, so that its own ve
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -497,14 +498,25 @@ def media_chunks(
     return chunks
 
 
-def forward_call(model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """The model, or its compiled forward where the config, cache and device allow one."""
-    if config.compile_config is None and model.device.type == "cpu":
-        return cast("Callable[..., Any]", model)
-    call: Callable[..., Any] = model
-    if model._valid_auto_compile_criteria(kwargs, config):
-        call = model.get_compiled_call(config.compile_config)
-    return call
+def forward_call(
+    model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], bool]:
+    """The model, or its compiled forward where config, cache and device allow one; and whether it's still to be made.
+
+    transformers compiles on the CPU only if a setting without a public name says so. Here asking for it is enough.
+    """
+    asked = config.compile_config
+    if asked is None and model.device.type == "cpu":
+        return cast("Callable[..., Any]", model), False
+    if asked is not None:
+        config = copy.copy(config)
+        config.compile_config = copy.copy(asked)
+        config.compile_config._compile_all_devices = True
+    if not model._valid_auto_compile_criteria(kwargs, config):
+        return cast("Callable[..., Any]", model), False
+    before = vars(model).get("_compiled_call")
+    call: Callable[..., Any] = model.get_compiled_call(config.compile_config)
+    return call, call is not before
 
 
 def decode_settings(model: PreTrainedModel) -> Callable[[], AbstractContextManager[None]] | None:

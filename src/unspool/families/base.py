@@ -32,6 +32,7 @@ class Carry:
         kwargs: The model's keywords, cache included, in the layout of transformers' `model_kwargs`.
         kept: What the model would keep on itself.
         call: The model, or its compiled forward.
+        uncompiled: Whether that is compiled at its first call, which takes a while.
         direct: Whether the next inputs are built here instead of by the model's hooks.
         fixed: Inputs that are the same at every direct step.
         position: The last position ids, `(..., 1)`, on the direct path.
@@ -40,6 +41,7 @@ class Carry:
     kwargs: dict[str, Any]
     kept: KeptState
     call: Callable[..., Any]
+    uncompiled: bool = False
     direct: bool = False
     fixed: dict[str, Any] | None = None
     position: torch.Tensor | None = None

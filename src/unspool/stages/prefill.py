@@ -57,10 +57,12 @@ def prefill(
 
 def begin_state(plan: Plan, inputs: ModelInputs, constraints: Constraints) -> DecodingState:
     """The state before anything has been read, one row per prompt."""
+    call, uncompiled = bridge.forward_call(plan.model, inputs.config, inputs.kwargs)
     carry = Carry(
         kwargs={**inputs.kwargs, "output_hidden_states": True} if plan.method.hidden_states else inputs.kwargs,
         kept=inputs.kept,
-        call=bridge.forward_call(plan.model, inputs.config, inputs.kwargs),
+        call=call,
+        uncompiled=uncompiled,
     )
     return DecodingState(plan, inputs, constraints, carry)
 
