@@ -7,7 +7,6 @@ import copy
 import json
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from tiny import tiny_model, tiny_tokenizer
@@ -181,12 +180,3 @@ def test_lines_of_a_pipe_are_turns_and_commands(monkeypatch, tmp_path):
     kept = json.loads(file.read_text())
     assert kept["messages"] == conversation.messages
     assert kept["history"] == lines[:6]
-
-
-def test_the_same_tensors_are_not_copied_from_turn_to_turn():
-    conversation = talking()
-    conversation.ask(TURNS[0])
-    cache = conversation._held.cache
-    conversation.ask(TURNS[1])
-    assert conversation._held.cache is cache
-    assert isinstance(cache.layers[0].keys, torch.Tensor)

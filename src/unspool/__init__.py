@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unspool.generator import Generator
     from unspool.pipeline import Pipeline
     from unspool.pipelines import stream_pipeline
+    from unspool.prompt_cache import PromptCache
     from unspool.records import (
         Beams,
         Finish,
@@ -48,6 +49,7 @@ __all__ = [
     "Pipeline",
     "PrefillProgress",
     "Prefilled",
+    "PromptCache",
     "Result",
     "Step",
     "Stream",
@@ -74,6 +76,7 @@ _HOMES = {
     "unspool.generator": ("Generator",),
     "unspool.pipeline": ("Pipeline",),
     "unspool.pipelines": ("stream_pipeline",),
+    "unspool.prompt_cache": ("PromptCache",),
     "unspool.records": (
         "Beams",
         "Finish",

@@ -7,12 +7,14 @@ spare room, which grows geometrically. All other layers, and caches that the cal
 
 from __future__ import annotations
 
+import copy
 import functools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers import Cache, EncoderDecoderCache, StaticCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from unspool.errors import CacheError
@@ -20,16 +22,25 @@ from unspool.errors import CacheError
 __all__ = [
     "GrowingLayer",
     "can_expand",
+    "copied",
     "crop",
+    "empty",
     "expand",
     "free_growth",
     "grow_in_place",
     "is_recurrent",
+    "is_whole",
+    "keeps_little",
     "length",
+    "note_read",
     "reorder",
     "rows",
+    "size",
     "take",
 ]
+
+_read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How many positions caches have read that keep no count themselves, as far as somebody has noted it."""
 
 _SPARE = 64  # positions; the least room that is added at once
 
@@ -155,9 +166,9 @@ def free_growth(cache: Any) -> None:
 
 
 def length(cache: Any) -> int:
-    """How many positions a cache holds; 0 for one that keeps no count (None, or recurrent state only)."""
+    """How many positions a cache holds; 0 for one that keeps no count (None, or recurrent state only) unless noted."""
     if not isinstance(cache, Cache) or is_recurrent(cache):
-        return 0
+        return _read.get(cache, 0) if isinstance(cache, Cache) else 0
     return int(cache.get_seq_length())
 
 
@@ -247,6 +258,65 @@ def crop(cache: Cache, count: int) -> None:
         if window is not None and layer.get_seq_length() >= window:
             raise CacheError(f"A cache whose sliding window of {window} positions is full can't be cut.")
     cache.crop(-count)
+
+
+def note_read(cache: Cache, count: int) -> None:
+    """Notes how many positions a cache has read, for one that keeps no count itself."""
+    if is_recurrent(cache):
+        _read[cache] = count
+
+
+def empty(model: Any) -> Cache:
+    """A cache of the kind that a model fills."""
+    return DynamicCache(config=model.config)
+
+
+def keeps_little(cache: Cache) -> bool:
+    """Whether a layer keeps less than the whole past, or is about to, so that cutting the cache may fail."""
+    return any(
+        hasattr(layer, "conv_states") or getattr(layer, "sliding_window", None) is not None
+        for part in _parts(cache)
+        for layer in part.layers
+    )
+
+
+def is_whole(cache: Cache) -> bool:
+    """Whether every layer holds as much: an interrupt may come in the middle of a forward."""
+    if is_recurrent(cache):
+        return True
+    counts = (layer.get_seq_length() for layer in cache.layers if callable(getattr(layer, "get_seq_length", None)))
+    return all(int(count) in (0, length(cache)) for count in counts)
+
+
+def size(cache: Cache) -> int:
+    """The bytes of all tensors of a cache."""
+    layers = (layer for part in _parts(cache) for layer in part.layers)
+    return sum(tensor.nbytes for layer in layers for tensor in _tensors(layer))
+
+
+def copied(cache: Cache, cut: int) -> Cache:
+    """A copy of a cache without its last `cut` positions.
+
+    Raises:
+        CacheError: A layer keeps too little of the past to go back.
+    """
+    if isinstance(cache, DynamicCache) and all(type(layer) in (DynamicLayer, GrowingLayer) for layer in cache.layers):
+        other = copy.copy(cache)
+        other.layers = [_copied_layer(layer, cut) for layer in cache.layers]
+        return other
+    other = copy.deepcopy(cache)
+    if cut:
+        crop(other, cut)
+    return other
+
+
+def _copied_layer(layer: Any, cut: int) -> GrowingLayer:
+    other = GrowingLayer()
+    if layer.is_initialized:
+        stop = layer.get_seq_length() - cut
+        other.lazy_initialization(layer.keys, layer.values)
+        other.keys, other.values = (part[..., :stop, :].clone() for part in (layer.keys, layer.values))
+    return other
 
 
 def _parts(cache: Cache) -> list[Cache]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import Cache, EncoderDecoderCache
 
-from unspool import cache as caches
 from unspool.api import generate_stream
 from unspool.cli.prompts import encoded_chat
 from unspool.cli.settings import ENOUGH_TOKENS, SETTINGS, parsed
-from unspool.errors import ArgumentError, CacheError
+from unspool.errors import ArgumentError
+from unspool.prompt_cache import PromptCache
 from unspool.records import Result
 from unspool.sinks import Sink, TextSink
 from unspool.stream import Stream
@@ -29,18 +28,10 @@ __all__ = ["Conversation"]
 Message = dict[str, str]
 
 
-class _Held(NamedTuple):
-    """A cache, and the ids whose positions it holds."""
-
-    cache: Cache
-    ids: list[int]
-
-
 class Conversation:
     """What a user and a model said to each other, and the means to go on.
 
-    The cache is kept from turn to turn: of each new prompt only what the cache doesn't hold is read. What it holds is
-    compared with the prompt id by id; a cache that can't be cut to what they have in common is made anew.
+    What was read is held from turn to turn: of each new prompt only what isn't held is read.
 
     Args:
         model: The model.
@@ -71,7 +62,7 @@ class Conversation:
         self.settings: dict[str, Any] = dict(settings or {})
         self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self.history: list[str] = []
-        self._held: _Held | None = None
+        self._prompts = None if model.config.is_encoder_decoder else PromptCache(model)
         self._stopping = False
 
     def ask(self, text: str, make_sink: Callable[[], Sink] | None = None) -> Result | None:
@@ -139,7 +130,8 @@ class Conversation:
     def clear(self) -> None:
         """Forgets everything but the system message and the settings."""
         self.messages = [message for message in self.messages if message["role"] == "system"]
-        self._held = None
+        if self._prompts is not None:
+            self._prompts.clear()
 
     def set(self, name: str, text: str) -> None:
         """Changes a setting, for the answers to come.
@@ -197,65 +189,15 @@ class Conversation:
         settings = dict(self.settings)
         if "max_length" not in settings:
             settings.setdefault("max_new_tokens", ENOUGH_TOKENS)
-        if not self.model.config.is_encoder_decoder:
-            settings["return_dict_in_generate"] = True
-            if self._may_go_on(settings):
-                settings["cache"] = self._past(inputs["input_ids"][0].tolist())
-        return generate_stream(self.model, **inputs, tokenizer=self.tokenizer, sinks=sinks, **settings)
-
-    def _may_go_on(self, settings: dict[str, Any]) -> bool:
-        """Whether an answer may go on from a cache: with one that the config asks for it is made anew."""
-        return settings.get("cache_implementation") is None and settings.get("use_cache", True)
-
-    def _past(self, ids: Sequence[int]) -> Cache | None:
-        """The cache, cut to what it has in common with a prompt: all but the prompt's last token at most."""
-        held, self._held = self._held, None  # the run takes it over
-        if held is None:
-            return None
-        common = min(_common(held.ids, ids), len(ids) - 1)
-        if not common:
-            return None
-        try:
-            if common < len(held.ids):
-                caches.crop(held.cache, len(held.ids) - common)
-        except CacheError:
-            return None
-        return held.cache
+        settings |= {"tokenizer": self.tokenizer, "sinks": sinks}
+        if self._prompts is None:
+            return generate_stream(self.model, **inputs, **settings)
+        return self._prompts.stream(**inputs, **settings)
 
     def _keep(self, answer: str, result: Result | None) -> None:
-        """Keeps an answer and its cache."""
+        """Keeps an answer."""
         begun = result is not None and result.steps > 0
         if begun:
             self.messages.append({"role": "assistant", "content": answer})
         else:
             self.messages.pop()
-        self._held = None if result is None else _held_by(result)
-
-
-def _held_by(result: Result) -> _Held | None:
-    """The cache that a run leaves, if it holds one row whose positions are known."""
-    cache = result.cache
-    if not isinstance(cache, Cache) or isinstance(cache, EncoderDecoderCache) or caches.rows(cache) != 1:
-        return None
-    length, ids = caches.length(cache), result.sequences[0].tolist()
-    if not length or not _is_whole(cache, length):
-        return None
-    try:
-        if length > len(ids):  # drafts were read that were not taken any more
-            caches.crop(cache, length - len(ids))
-    except CacheError:
-        return None
-    caches.free_growth(cache)
-    return _Held(cache, ids[:length])
-
-
-def _is_whole(cache: Cache, length: int) -> bool:
-    """Whether every layer holds as much: an interrupt may come in the middle of a forward."""
-    counts = (layer.get_seq_length() for layer in cache.layers if callable(getattr(layer, "get_seq_length", None)))
-    return all(int(count) in (0, length) for count in counts)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids two sequences have in common at their beginnings."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

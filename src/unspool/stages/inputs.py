@@ -89,7 +89,7 @@ def with_past(plan: Plan, made: ModelInputs) -> ModelInputs:
         return made
     past, length = caches.length(held), made.input_ids.shape[1]
     covered = bridge.mask_length(made.config, made.kwargs.get(plan.family.prefix + "attention_mask"))
-    if caches.is_recurrent(held):
+    if caches.is_recurrent(held) and not past:
         if covered <= length and not made.offset:  # a state doesn't tell how much it has read: all is read anew
             held.reset()
         return made
