@@ -10,7 +10,7 @@ import contextlib
 import copy
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,10 @@ import torch
 
 from unspool.errors import ArgumentError
 
-__all__ = ["begin", "end"]
+__all__ = ["Kept", "begin", "end", "keep", "put"]
+
+Kept = Sequence[tuple[Any, dict[str, Any]]]
+"""Some objects, and what each of them held."""
 
 
 @dataclass(slots=True)
@@ -50,6 +53,19 @@ def end(processors: Iterable[Any]) -> None:
             use = _uses.get(processor)
             if use is not None:
                 use.after = _copy(vars(processor))
+
+
+def keep(objects: Iterable[Any]) -> Kept:
+    """What some objects hold now."""
+    return tuple((each, _copy(vars(each))) for each in objects if getattr(each, "__dict__", None))
+
+
+def put(kept: Kept) -> None:
+    """Has objects hold what they did."""
+    for each, held in kept:
+        now: Any = vars(each)
+        now.clear()
+        now.update(_copy(held))
 
 
 def _begin(processor: Any, now: dict[str, Any]) -> None:

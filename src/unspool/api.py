@@ -15,6 +15,7 @@ from unspool.plan import Request
 from unspool.records import Prefilled, PrefillProgress
 from unspool.sinks.base import Sink
 from unspool.sinks.collect import CollectSink
+from unspool.stages import counts
 from unspool.stages.decode import decode_nothing
 from unspool.state import DecodingState
 from unspool.stream import Stream
@@ -49,6 +50,7 @@ def generate_stream(
     sinks: Iterable[Sink] = (),
     pipeline: Pipeline | None = None,
     lookahead: int = 1,
+    snapshot_every: int | None = None,
     **kwargs: Any,
 ) -> Stream:
     """Generates step by step: what `model.generate()` does, as an iterator of everything it produces.
@@ -78,6 +80,8 @@ def generate_stream(
         sinks: Where events go as well as to whoever iterates.
         pipeline: Stages other than the usual.
         lookahead: With `async for`: how many steps may be made ahead of whoever takes them.
+        snapshot_every: After how many steps a copy of everything, cache included, is kept for `Stream.rewind`, where
+            caches can't be cut.
         **kwargs: Settings of `GenerationConfig` (`max_new_tokens`, `temperature` ...) and the model's own keywords
             (`attention_mask`, `pixel_values` ...). A cache may be given as `cache` or `past_key_values`; the run
             takes it over and extends it in place.
@@ -113,6 +117,7 @@ def generate_stream(
         decoding=decoding,
         seed=seed,
         generator=generator,
+        snapshot_every=counts.snapshot_every(snapshot_every),
         whole=any(isinstance(sink, CollectSink) for sink in sinks),
         kwargs=kwargs,
     )

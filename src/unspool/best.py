@@ -10,6 +10,7 @@ import torch
 
 from unspool.api import generate_stream
 from unspool.errors import ArgumentError
+from unspool.events import Retract
 from unspool.records import Event, Opening, Result, Step
 from unspool.stream import Stream
 
@@ -54,6 +55,8 @@ class BestOf:
         ranking: After closing: for each prompt its candidates, best first.
     """
 
+    retracts = True
+
     def __init__(self, score: Callable[[Candidate], float] | None = None) -> None:
         self._score = score if score is not None else lambda candidate: candidate.mean_logprob
         self.ranking: tuple[tuple[Candidate, ...], ...] = ()
@@ -66,6 +69,9 @@ class BestOf:
 
     def take(self, event: Event) -> None:
         """Notes each live row's token."""
+        if isinstance(event, Retract):
+            for ids, logprobs in zip(self._ids, self._logprobs, strict=True):
+                del ids[event.index :], logprobs[event.index :]  # rows take a token at every step until they end
         if not isinstance(event, Step):
             return
         columns = (event.live.tolist(), event.tokens.tolist(), event.logprobs.tolist())

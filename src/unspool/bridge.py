@@ -22,6 +22,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     StoppingCriteriaList,
+    SynthIDTextWatermarkLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 from transformers.generation import PromptLookupCandidateGenerator
@@ -526,6 +527,29 @@ def decode_settings(model: PreTrainedModel) -> Callable[[], AbstractContextManag
     if model.device.type == "cpu" or "grouped_mm" not in names:
         return None
     return cast("Callable[[], AbstractContextManager[None]]", model._optimize_model_for_decode)
+
+
+REMEMBERING: tuple[type, ...] = (
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor,
+)
+"""Transformers' logits processors that keep something from one step to the next."""
+
+
+def global_random_state(device: torch.device) -> torch.Tensor:
+    """The state of torch's own source of randomness for a device."""
+    state: torch.Tensor = (
+        torch.get_rng_state() if device.type == "cpu" else getattr(torch, device.type).get_rng_state(device)
+    )
+    return state
+
+
+def set_global_random_state(device: torch.device, state: torch.Tensor) -> None:
+    """Puts it back."""
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        getattr(torch, device.type).set_rng_state(state, device)
 
 
 def hand_on_to_loop() -> None:

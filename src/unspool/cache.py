@@ -35,8 +35,10 @@ __all__ = [
     "note_read",
     "reorder",
     "rows",
+    "shared",
     "size",
     "take",
+    "why_uncuttable",
 ]
 
 _read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -61,6 +63,7 @@ class GrowingLayer(DynamicLayer):
         self.limit = limit
         self._rooms: list[torch.Tensor] = []
         self._own: torch.Tensor | None = None
+        self._shared = 0  # leading positions that other layers look at: not to be written to
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -73,8 +76,9 @@ class GrowingLayer(DynamicLayer):
         if start == 0 and _is_all_of_its_storage(key_states) and _is_all_of_its_storage(value_states):
             self.keys, self.values = key_states, value_states
             return key_states, value_states
-        if not self.has_room(start + new):
+        if not self.has_room(start + new) or start < self._shared:
             self._make_room(key_states, value_states, start, start + new)
+            self._shared = 0
         keys, values = self._rooms
         keys.narrow(-2, start, new).copy_(key_states)
         values.narrow(-2, start, new).copy_(value_states)
@@ -95,12 +99,21 @@ class GrowingLayer(DynamicLayer):
     def reorder(self, index: torch.Tensor, shared: int) -> None:
         """Takes rows by their index, in place; the first `shared` positions are the same and stay where they are."""
         index = index.to(self.keys.device)
-        if not self.has_room(0):
+        if not self.has_room(0) or self._shared > shared:
             self.reorder_cache(index)
             return
         for view in (self.keys, self.values):
             part = view[..., shared:, :]
             part.copy_(part.index_select(0, index))
+
+    def share(self) -> GrowingLayer:
+        """One that looks at the same past, which is copied by whichever of the two first writes to it."""
+        other = GrowingLayer(self.limit)
+        if self.is_initialized:
+            other.lazy_initialization(self.keys, self.values)
+            other.keys, other.values = self.keys, self.values
+            self._shared = max(self._shared, self.get_seq_length())
+        return other
 
     def crop(self, tokens_to_remove: int) -> None:
         """Takes positions off the end; the room stays."""
@@ -294,8 +307,25 @@ def size(cache: Cache) -> int:
     return sum(tensor.nbytes for layer in layers for tensor in _tensors(layer))
 
 
-def copied(cache: Cache, cut: int) -> Cache:
-    """A copy of a cache without its last `cut` positions.
+def why_uncuttable(cache: Any) -> str | None:
+    """Why positions can't be taken off a cache; None if they can."""
+    if not isinstance(cache, Cache):
+        return "the model keeps its state in a form of its own"
+    if is_recurrent(cache):
+        return "a recurrent state holds no single positions"
+    for layer in _parts(cache)[0].layers:
+        if hasattr(layer, "conv_states"):
+            return "a recurrent state holds no single positions"
+        window = getattr(layer, "sliding_window", None)
+        if window is not None and layer.get_seq_length() >= window:
+            return f"a sliding window of {window} positions is full"
+        if "Quantized" in type(layer).__name__ or _is_own_static(layer):
+            return f"a {type(layer).__name__} gives no position back"
+    return None
+
+
+def copied(cache: Any, cut: int) -> Any:
+    """A copy of a cache without its last `cut` positions. What an encoder gave is the same in both.
 
     Raises:
         CacheError: A layer keeps too little of the past to go back.
@@ -304,10 +334,30 @@ def copied(cache: Cache, cut: int) -> Cache:
         other = copy.copy(cache)
         other.layers = [_copied_layer(layer, cut) for layer in cache.layers]
         return other
+    if isinstance(cache, EncoderDecoderCache):
+        pair = copy.copy(cache)
+        pair.self_attention_cache = copied(cache.self_attention_cache, cut)
+        pair.cross_attention_cache = copy.copy(cache.cross_attention_cache)
+        pair.cross_attention_cache.layers = [copy.copy(layer) for layer in cache.cross_attention_cache.layers]
+        pair.is_updated = dict(cache.is_updated)
+        return pair
     other = copy.deepcopy(cache)
     if cut:
         crop(other, cut)
     return other
+
+
+def shared(cache: Any) -> Any:
+    """A copy of a cache that shares the past with it, where the layers can; else a copy."""
+    if isinstance(cache, EncoderDecoderCache):
+        pair = copied(cache, 0)
+        pair.self_attention_cache = shared(cache.self_attention_cache)
+        return pair
+    if isinstance(cache, DynamicCache) and all(type(layer) is GrowingLayer for layer in cache.layers):
+        other = copy.copy(cache)
+        other.layers = [layer.share() for layer in cache.layers]
+        return other
+    return copied(cache, 0)
 
 
 def _copied_layer(layer: Any, cut: int) -> GrowingLayer:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-__all__ = ["Draft", "Phase", "Segment"]
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+__all__ = ["PAUSE", "Change", "Draft", "Pause", "Phase", "Retract", "Segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +60,37 @@ class Draft:
     start: int
     ids: torch.Tensor
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retract:
+    """The latest steps are void: the stream was rewound, or a token replaced. Steps from `index` on come anew.
+
+    Attributes:
+        count: How many steps are void.
+        index: The index of the first of them, and of the step that comes next.
+    """
+
+    count: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Other settings hold from the next step on.
+
+    Attributes:
+        config: All settings, as they are now.
+        rows: The rows that they are for; None for all.
+    """
+
+    config: GenerationConfig
+    rows: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing has happened; the run waits. Nobody but a stream sees it."""
+
+
+PAUSE = Pause()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from unspool.errors import SinkError
+from unspool.events import PAUSE
 from unspool.records import Event, Finish, FinishReason, Opening, Result
 from unspool.sinks.base import Sink, StopStream, as_sink
 from unspool.sinks.waited import AsyncSink
@@ -89,6 +90,19 @@ class SinkGroup:
         """Whether they have been opened."""
         return self._opened
 
+    def must_retract(self) -> None:
+        """Sees to it that all can take steps back.
+
+        Raises:
+            SinkError: One can't.
+        """
+        for sink in self._sinks:
+            if not getattr(sink, "retracts", False):
+                raise SinkError(
+                    f"{type(sink).__name__} can't take back what it was given, so the stream can't be rewound. A sink "
+                    f"that can takes `Retract` events, and says so with an attribute `retracts = True`."
+                )
+
     def open(self, opening: Opening) -> None:
         """Opens them."""
         self._opened = True
@@ -123,6 +137,9 @@ def drive(source: Source, sinks: SinkGroup) -> Generator[Event, Any, None]:
     error: BaseException | None = None
     try:
         for event in source.events():
+            if event is PAUSE:
+                yield event
+                continue
             if not sinks.opened and (opening := source.opening()) is not None:
                 sinks.open(opening)
             sinks.take(event)

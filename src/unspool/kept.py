@@ -8,6 +8,7 @@ which is in place only while it works; the model's own is put back each time.
 from __future__ import annotations
 
 import contextlib
+import copy
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -53,6 +54,16 @@ class KeptState:
     def reorder(self, index: torch.Tensor, rows: int) -> None:
         """Takes the state's rows, `rows` so far, by their index; what has another number of rows is left alone."""
         self._values = [_select(value, index, rows) for value in self._values]
+
+    def held(self) -> tuple[Any, ...]:
+        """The values, as they are."""
+        return tuple(self._values)
+
+    def copied(self) -> KeptState:
+        """One with copies of them, for a copy of the run."""
+        made = copy.copy(self)
+        made._values = [copy.deepcopy(value) for value in self._values]
+        return made
 
     def leave_with(self, cache: Any) -> None:
         """Remembers the state together with the cache it belongs to, for a run that continues from it."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unspool import afresh, stages
+from unspool.control.pilot import Pilot
+from unspool.errors import StreamError, UnsupportedError
+from unspool.events import PAUSE
 from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
 from unspool.records import Event, Finish, Opening, Result
@@ -72,10 +75,12 @@ class Run:
         state: The decoding state; None before stage 4 is over.
         result: What the run came to; None before it is over.
         first_opening: What sinks have been told; None before stage 2 is over.
+        pausing: Whether it pauses, with `PAUSE`, once the prompt has been read and before the first step.
         began: When it began, in seconds of `time.perf_counter()`.
     """
 
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
+        self.pausing = False
         self._pipeline = pipeline
         self._early, self.plan = _exhaust(_named("configure", pipeline.configure(request)))
         self.made: ModelInputs | None = None
@@ -111,6 +116,8 @@ class Run:
         self.made = yield from _named("inputs", stage.inputs(plan))
         self.constraints = yield from _named("constraints", stage.constraints(plan, self.made))
         self.state = yield from _named("prefill", stage.prefill(plan, self.made, self.constraints))
+        if self.pausing:
+            yield PAUSE
         self.result = yield from _named("decode", stage.decode(plan, self.state))
         return self.result
 
@@ -133,6 +140,22 @@ class Run:
             return None
         ids = opening.prompt_ids
         return Result(ids, ids.shape[1], (otherwise,) * ids.shape[0], steps=0, forwards=0)
+
+    def pilot(self) -> Pilot:
+        """What carries out commands, between two steps.
+
+        Raises:
+            UnsupportedError: The model's class has a loop of its own, which can't be steered.
+        """
+        if self.plan.own_loop or not isinstance(self.state, DecodingState):
+            raise UnsupportedError(
+                f"{type(self.plan.model).__name__} generates with a loop of its own, which takes no commands; its "
+                f"stream can be left at any step with close()."
+            )
+        if self.state.carry is None:
+            raise StreamError("The stream is over; it takes no commands any more.")
+        self.state.timeline.begin(self.state)
+        return Pilot(self.state)
 
     def interrupt(self) -> None:
         """Does nothing: a forward under way is not broken off."""

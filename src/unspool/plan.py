@@ -41,6 +41,7 @@ class Request:
     decoding: str | DecodingMethod | None = None
     seed: int | None = None
     generator: torch.Generator | None = None
+    snapshot_every: int | None = None
     whole: bool = False
     """Whether only the result is wanted, in transformers' form, as by `generate()`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)

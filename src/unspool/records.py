@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unspool.events import Draft, Phase, Segment
+from unspool.events import Change, Draft, Pause, Phase, Retract, Segment
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -177,6 +177,7 @@ class Step:
         drafted: Whether the token was proposed by a draft and accepted.
         more: How many further steps the same forward has settled already.
         beams: The beams, for the methods that search with them. `tokens` are then those of the beams after the step.
+        forced: bool, `(rows,)`: the rows whose token was given by `Stream.force`; None if there are none.
     """
 
     index: int
@@ -192,6 +193,7 @@ class Step:
     drafted: bool = False
     more: int = 0
     beams: Beams | None = None
+    forced: torch.Tensor | None = None
 
     @property
     def logprobs(self) -> torch.Tensor:
@@ -218,6 +220,8 @@ class TextChunk:
         ids: The ids of the tokens whose text this is (skipped special tokens ride along).
         logprobs: Their log-probabilities, one for each id.
         finish: How the row ended, on its last chunk; None before.
+        back: How many characters of the row's text so far are void, and to be taken off its end before `text` is added:
+            the stream was rewound. 0 for all others.
     """
 
     row: int
@@ -227,6 +231,7 @@ class TextChunk:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Finish | None = None
+    back: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,4 +319,4 @@ def _common(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(low[:at])
 
 
-Event = PrefillProgress | Step | Phase | Segment | Draft
+Event = PrefillProgress | Step | Phase | Segment | Draft | Retract | Change | Pause

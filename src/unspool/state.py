@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unspool import afresh, bridge
+from unspool import bridge
 from unspool import outputs as outputs_of
 from unspool.ambient import standing_in
+from unspool.books import Books
+from unspool.control.timeline import Timeline
 from unspool.endings import Endings
-from unspool.errors import CriterionError
+from unspool.processing import run_processors
 from unspool.records import Beams, Finish, Result, Step
 
 if TYPE_CHECKING:
@@ -26,15 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["DecodingState"]
 
 
-class DecodingState:
+class DecodingState(Books):
     """What a decoding method is given: verbs on the model, and the sequences so far.
 
     Attributes:
         plan: What was asked for.
-        ids: int64 `(rows, length)`: all tokens so far, prompt included.
-        live: bool `(rows,)`: the rows that have not ended.
-        running: Whether any row is live; a plain bool, free to read.
-        finishes: How each row ended; None while it is live.
         steps: Steps made so far.
         forwards: Forwards made so far.
         drafted: Tokens that drafts have proposed so far.
@@ -44,6 +41,7 @@ class DecodingState:
         context: The last hidden states of the prompt, `(rows, length, size)`, for methods that read them.
         settle: A method's own way of saying what the run has come to; set by methods that return other rows than
             those they run.
+        built: The processors as the constraints stage built them; methods may run others.
     """
 
     def __init__(self, plan: Plan, inputs: ModelInputs, constraints: Constraints, carry: Carry) -> None:
@@ -58,7 +56,7 @@ class DecodingState:
         self.accepted = 0
         self.carry: Carry | None = carry
         self.endings = Endings(constraints.criteria, plan.request.tokenizer)
-        self.processors = constraints.processors
+        self.built = self.processors = constraints.processors
         self.generator = constraints.generator
         self.inputs: ModelInputs | None = inputs
         self.pad = constraints.pad_token
@@ -73,15 +71,10 @@ class DecodingState:
         self._origin = 0
         self._history: tuple[torch.Tensor, ...] | None = () if constraints.keeps_scores else None
         self.settle: Callable[[Finish], Result] | None = None
+        self.timeline = Timeline(plan.request.snapshot_every)
         users = (*plan.processors, *plan.criteria)
         self._followers = [user.reorder for user in users if callable(getattr(user, "reorder", None))]
-        self._open_books()
-
-    def _open_books(self) -> None:
-        rows = self.ids.shape[0]
-        self.live = torch.ones(rows, dtype=torch.bool, device=self.ids.device)
-        self.running = True
-        self.finishes: list[Finish | None] = [None] * rows
+        self.open_books()
 
     @property
     def length(self) -> int:
@@ -126,22 +119,8 @@ class DecodingState:
             return logits
         kept = self.carried.kept
         with kept.in_place() if kept else contextlib.nullcontext():  # guidance runs the model, too
-            scores = self._process(ids, logits.clone(), context)
+            scores = run_processors(self.processors, ids, logits.clone(), context)
         return scores.clone() if self.plan.processors else scores  # the caller's may go on writing to theirs
-
-    def _process(self, ids: torch.Tensor, scores: torch.Tensor, context: dict[str, Any]) -> torch.Tensor:
-        shape = scores.shape
-        for processor in self.processors:
-            scores = processor(ids, scores, **_taken(processor, context))
-            if isinstance(scores, torch.Tensor) and 2 * len(scores) == shape[0] == 2 * len(ids):
-                shape = scores.shape  # guidance made one row of two
-            if not isinstance(scores, torch.Tensor) or scores.shape != shape:
-                given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else repr(scores)
-                raise CriterionError(
-                    f"The logits processor {type(processor).__name__} must return scores of shape "
-                    f"{tuple(shape)}; it returned {given}."
-                )
-        return scores
 
     def draw(self, scores: torch.Tensor) -> torch.Tensor:
         """One token a row, drawn from the softmax of `scores`: int64 `(rows,)`.
@@ -158,19 +137,20 @@ class DecodingState:
             tokens: int64 `(rows,)`. What it holds for ended rows is replaced by the pad id.
             drafted: Whether the token was proposed by a draft.
         """
-        if self.endings.has_eos and self.pad is not None:
-            tokens = torch.where(self.live, tokens, self.pad)
+        if (fill := self.fill()) is not None:
+            tokens = torch.where(self.live, tokens, fill)
+        mask = None
+        if self.forced:
+            tokens, mask, self.forced = self.forced.put(tokens, self.live)
         length = self.length
         self.ids = torch.cat([self.ids, tokens[:, None]], dim=-1)
         if self._history is not None:
             self._history += (self._scores,)  # type: ignore[operator]
         was_live = self.live
         self.live, ended = self.endings.ask(self.ids, self._history, was_live)
-        for row, finish in ended.items():
-            self.finishes[row] = finish
         if ended:
-            self.running = None in self.finishes
-        return self._step(length, tokens, live=was_live, ended=ended, drafted=drafted)
+            self.note(ended)
+        return self._step(length, tokens, live=was_live, ended=ended, drafted=drafted, forced=mask)
 
     def show(self, scores: torch.Tensor) -> None:
         """Sets the scores that the next step will show, where they are not those that `score` gave."""
@@ -209,21 +189,23 @@ class DecodingState:
         everyone = torch.ones(ids.shape[0], dtype=torch.bool, device=ids.device)
         return self.endings.ask(ids, self._history, everyone)
 
-    def advance(self, beams: Beams, *, ended: dict[int, Finish], running: bool, across: bool = False) -> Step:
+    def advance(self, beams: Beams, *, ended: dict[int, Finish], running: bool, **more: Any) -> Step:
         """Makes the rows those of some beams, each its parent's with one token more: the step to yield.
 
         Args:
             beams: The beams after this step.
             ended: How the sequences that will be returned ended, once the search is over.
             running: Whether the search goes on.
-            across: Whether a beam may have a parent of another prompt.
+            **more: `across`: whether a beam may have a parent of another prompt. `forced`: bool `(rows,)`, the beams
+                whose token was given.
         """
+        across = more.pop("across", False)
         length = self.length
         self.ids = beams.ids.flatten(0, 1)
         self.running = running
         if running or self.plan.returns_cache:
             self._reorder(beams.parents, 0 if across else self.prompt_length + self._offset)
-        return self._step(length, beams.tokens, live=~beams.idle_rows(), ended=ended, beams=beams)
+        return self._step(length, beams.tokens, live=~beams.idle_rows(), ended=ended, beams=beams, **more)
 
     def _reorder(self, parents: torch.Tensor, shared: int) -> None:
         stay = torch.arange(parents.shape[0], device=parents.device)
@@ -232,7 +214,7 @@ class DecodingState:
             for follow in self._followers:
                 follow(parents)
 
-    def _step(self, length: int, tokens: torch.Tensor, **books: Any) -> Step:
+    def _step(self, length: int, tokens: torch.Tensor, *, ended: dict[int, Finish], **books: Any) -> Step:
         step = self.plan.family.record(
             self.plan.model,
             self,
@@ -244,10 +226,13 @@ class DecodingState:
             outputs=outputs_of.strip(self.outputs, self.plan.unasked),
             positions=range(length - self.width, length),
             rows_per_prompt=self.rows_per_prompt,
+            ended={**self.stopped, **ended},
             **books,
         )
         self.steps += 1
+        self.stopped = {}
         self.outputs = self._logits = self._scores = None
+        self.timeline.mark(self)
         return step
 
     # ------------------------------------------------------------------------------------ verbs of stages
@@ -286,6 +271,25 @@ class DecodingState:
             last: torch.Tensor = outputs[self.plan.family.prefix + "hidden_states"][-1]
             self.context = last if self.context is None else torch.cat([self.context, last], dim=1)
 
+    def ready_outputs(self) -> ModelOutput | None:
+        """The outputs of the prompt that wait for the first step, if they hold nothing large."""
+        light = {*bridge.STATE_NAMES, "logits", "encoder_last_hidden_state"}
+        return self._ready if self._ready is not None and set(self._ready) <= light else None
+
+    def hold_again(self, outputs: ModelOutput | None, width: int) -> None:
+        """Puts back what waited for the first step; without outputs, that reads the last position again."""
+        self._ready, self.width = outputs, width
+
+    @property
+    def history_length(self) -> int | None:
+        """How many steps' scores are kept; None if none are to be."""
+        return None if self._history is None else len(self._history)
+
+    def shorten_history(self, length: int | None) -> None:
+        """Forgets the scores of later steps."""
+        if self._history is not None:
+            self._history = self._history[:length]
+
     def expand(self, count: int) -> None:
         """Repeats each row `count` times: ids, carried inputs, cache, and the held outputs of the prompt."""
         self.rows_per_prompt *= count
@@ -297,7 +301,7 @@ class DecodingState:
             self._ready = outputs_of.repeat(self._ready, count, rows, width)
         if self.context is not None:
             self.context = self.context.repeat_interleave(count, dim=0)
-        self._open_books()
+        self.open_books()
 
     def widen(self, count: int) -> torch.Tensor:
         """Repeats what is carried along, cache included, `count` times for each row; returns the repeated ids."""
@@ -326,8 +330,8 @@ class DecodingState:
 
     def release(self) -> None:
         """Lets go of the cache and of everything else that is large."""
-        afresh.end(self.plan.processors)
         self.settle = None
+        self.memory, self.timeline = {}, Timeline()
         if self.carry is not None:
             self.carry.kept.leave_with(self.carry.cache if self.plan.returns_cache else None)
             self.carry.empty()  # an error's traceback may hold on to it
@@ -342,11 +346,3 @@ class DecodingState:
         if self.carry is None:
             raise RuntimeError("The run is over; its cache has been let go.")
         return self.carry
-
-
-def _taken(processor: Any, context: dict[str, Any]) -> dict[str, Any]:
-    """What of a context a processor takes."""
-    if not context:
-        return {}
-    names = inspect.signature(processor).parameters
-    return {name: value for name, value in context.items() if name in names}

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import weakref
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+import torch
 
 from unspool.ahead import Ahead, Made
 from unspool.ambient import autocast_now
-from unspool.errors import SinkError, StreamError
+from unspool.control.verbs import Steered
+from unspool.errors import SinkError, StreamError, UnsupportedError
+from unspool.events import PAUSE
 from unspool.fanout import AnySink, SinkGroup, Source, drive
 from unspool.records import Event, Finish, FinishReason, Result, Step, TextChunk
 from unspool.sinks.base import StopStream
 from unspool.sinks.waited import AsyncSinks, is_async
-from unspool.stages import checks
+from unspool.stages import counts
 from unspool.stepping import stepper_of
 from unspool.views import Events, Reader, Steps, View
 
+if TYPE_CHECKING:
+    from unspool.control.pilot import Pilot
+
 __all__ = ["Stream"]
 
+T = TypeVar("T")
 
-class Stream(Iterator[Step], AsyncIterator[Step]):
+
+class Stream(Steered, Iterator[Step], AsyncIterator[Step]):
     """A generation that is under way: pull a step, look at it, pull the next.
 
     With `for`, nothing runs before the first `next()`, and nothing runs between two. Leaving early costs nothing more:
@@ -48,6 +60,10 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         self._ahead: Ahead | None = None
         self._ended = False
         self._leave = False
+        self._told: deque[Event] = deque()  # by commands, and not read yet
+        self._last: Step | None = None
+        self._given: Step | None = None
+        self._thread: int | None = None
         self._waited = AsyncSinks()
         self._sinks = SinkGroup((), source.config)
         self._add(sinks)
@@ -55,7 +71,7 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         # Also when the interpreter ends: a generator that is only torn down then doesn't close anything.
         self._left_behind: weakref.finalize[..., Any] = weakref.finalize(self, self._events.close)
         self._steps = Steps()
-        self._lookahead = checks.lookahead(lookahead)
+        self._lookahead = counts.lookahead(lookahead)
 
     def __next__(self) -> Step:
         """The next step.
@@ -66,8 +82,12 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
         """
         while True:
             event = self.next_event()
-            if isinstance(event, Step):
+            if isinstance(event, Step) and event is not self._given:  # that one has been returned
                 return event
+
+    def steps(self, count: int) -> Iterator[Step]:
+        """The next steps, `count` at most; the stream can be gone on with after them."""
+        return itertools.islice(self, count)
 
     def __aiter__(self) -> Self:
         return self
@@ -301,14 +321,58 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
             raise SinkError(f"{self._waited} must be awaited; iterate the stream with `async for`.")
         if self._ahead is not None:
             raise StreamError("This stream is iterated with `async for`; go on with that, or make another.")
+        if self._told:
+            return self._told.popleft()
         if self._leave:
             self.close()
             raise StopIteration
+        self._last, self._thread = None, threading.get_ident()
         try:
-            return next(self._events)
+            event = next(self._events)
         except BaseException:
             self._ended = True
             raise
+        if isinstance(event, Step):
+            self._last = event
+        return event
+
+    def _latest(self) -> Step | None:
+        return self._last
+
+    def _order(self, order: Callable[[Pilot], tuple[list[Event], T]], *, retracts: bool = False) -> T:
+        self._must_take_orders()
+        if retracts:
+            self._sinks.must_retract()
+        make = getattr(self._source, "pilot", None)
+        if make is None:
+            raise UnsupportedError("There is no model behind this stream, which could be given commands.")
+        if self._thread is None:
+            self._begin()
+        with torch.inference_mode(False), torch.no_grad():
+            events, made = order(make())
+        for event in events:
+            self._last = event if isinstance(event, Step) else None
+            self._sinks.take(event)
+        self._given = made if isinstance(made, Step) else self._given
+        self._told.extend(events)
+        return made
+
+    def _must_take_orders(self) -> None:
+        if self._ended or self._leave:
+            raise StreamError("The stream is over; it takes no commands any more.")
+        if self._ahead is not None or self._waited:
+            raise StreamError("Commands are for streams that are iterated with `for`; this one is awaited.")
+        other = self._thread is not None and self._thread != threading.get_ident()
+        if other or getattr(self._events, "gi_running", False):
+            raise StreamError("A stream takes commands between two steps, from the thread that iterates it.")
+
+    def _begin(self) -> None:
+        """Reads the prompt, and stops before the first step."""
+        self._source.pausing = True  # type: ignore[attr-defined]
+        events: list[Event] = []
+        while (event := self.next_event()) is not PAUSE:
+            events.append(event)
+        self._told.extend(events)
 
     def _leave_with(self, error: BaseException) -> None:
         """Ends the run with an error of the consumer's, so that sinks learn of it."""

@@ -7,10 +7,12 @@ text, its ids and its log-probabilities stay together: what is held is held by w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unspool.detokenize import Detokenizer, detokenizer_for
 from unspool.errors import ArgumentError
+from unspool.events import Change, Retract
 from unspool.records import Event, Finish, FinishReason, Opening, Result, Step, TextChunk
 
 __all__ = ["Opened", "RowText", "StopStrings", "TextReader", "TextStream"]
@@ -63,7 +65,7 @@ class RowText:
     """
 
     def __init__(self, row: tuple[int, int, int], detokenizer: Detokenizer, stops: StopStrings) -> None:
-        self._row, self._detokenizer, self._stops = row, detokenizer, stops
+        self.place, self._detokenizer, self._stops = row, detokenizer, stops
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._texts: list[str] = []
@@ -72,6 +74,10 @@ class RowText:
     def begin(self, ids: Sequence[int]) -> str:
         """Reads a prompt, whose text the row's continues: the text of it that is certain."""
         return "".join(self._detokenizer.push(token) for token in ids)
+
+    def watch(self, stops: StopStrings) -> None:
+        """Ends at other strings from now on."""
+        self._stops = stops
 
     def push(self, token: int, logprob: float) -> TextChunk | None:
         """Takes a token; gives a chunk if there is new text that can be shown."""
@@ -127,7 +133,7 @@ class RowText:
     def _chunk(self, text: str, count: int, finish: Finish | None = None) -> TextChunk:
         ids, logprobs = tuple(self._ids[:count]), tuple(self._logprobs[:count])
         del self._ids[:count], self._logprobs[:count], self._texts[:count]
-        row, prompt, sample = self._row
+        row, prompt, sample = self.place
         return TextChunk(row, prompt, sample, text, ids, logprobs, finish)
 
 
@@ -151,9 +157,8 @@ class TextStream:
         self, opening: Opening, tokenizer: Any, *, skip_special_tokens: bool = True, logprobs: bool = True
     ) -> None:
         self._logprobs = logprobs
-        make = detokenizer_for(tokenizer, skip_special_tokens=skip_special_tokens)
-        stops = opening.config.stop_strings or ()
-        strings = StopStrings((stops,) if isinstance(stops, str) else tuple(stops))
+        self._make = detokenizer_for(tokenizer, skip_special_tokens=skip_special_tokens)
+        self._stops = _strings(opening.config)
         count = opening.rows_per_prompt
         self._start = opening.prompt_ids.shape[1]
         self._prompts = opening.rows // count
@@ -161,25 +166,84 @@ class TextStream:
         if self._by_beams:
             count = opening.config.num_return_sequences or 1
         self._count = count
-        rows = ((row, row // count, row % count) for row in range(self._prompts * count))
-        self.rows = [RowText(row, make(), strings) for row in rows]
+        self.rows = self._anew()
         self._agreed = [0] * self._prompts
+        self._log: list[_Entry] = [_Entry([], self._agreed)]
+        self._shown = [""] * len(self.rows)
+
+    def _anew(self) -> list[RowText]:
+        rows = ((row, row // self._count, row % self._count) for row in range(self._prompts * self._count))
+        return [RowText(row, self._make(), self._stops) for row in rows]
+
+    def begin(self, row: int, ids: Sequence[int]) -> str:
+        """Reads the prompt of a row, whose text the row's continues: the text of it that is certain."""
+        self._log[0].acts.append(_Act(row, prompt=tuple(ids)))
+        return self.rows[row].begin(ids)
 
     def take(self, event: Event) -> list[TextChunk]:
-        """The chunks that a step makes certain."""
+        """The chunks that an event makes certain, or void."""
+        if isinstance(event, Retract):
+            return self._go_back(event.count)
+        if isinstance(event, Change):
+            self._do([_Act(row, stops=_strings(event.config)) for row in event.rows or range(len(self.rows))])
         if not isinstance(event, Step):
             return []
-        if event.beams is not None:
-            return self._take_beams(event)
-        chunks = []
-        logprobs = event.logprobs.tolist() if self._logprobs else [float("nan")] * len(self.rows)
-        columns = (self.rows, event.live.tolist(), event.tokens.tolist(), logprobs)
-        for row, (text, live, token, logprob) in enumerate(zip(*columns, strict=True)):
+        self._log.append(_Entry([], list(self._agreed)))
+        chunks = self._do(self._acts(event) if event.beams is None else self._acts_of_beams(event))
+        for chunk in chunks:
+            self._shown[chunk.row] += chunk.text
+        return chunks
+
+    def _acts(self, step: Step) -> list[_Act]:
+        acts = []
+        logprobs = step.logprobs.tolist() if self._logprobs else [float("nan")] * len(self.rows)
+        for row, (live, token, logprob) in enumerate(
+            zip(step.live.tolist(), step.tokens.tolist(), logprobs, strict=True)
+        ):
             if live:
-                chunks.append(text.push(token, logprob))
-            if row in event.ended:
-                chunks.append(text.end(event.ended[row]))
+                acts.append(_Act(row, token, logprob))
+            if row in step.ended:
+                acts.append(_Act(row, finish=step.ended[row]))
+        return acts
+
+    def _acts_of_beams(self, step: Step) -> list[_Act]:
+        assert step.beams is not None
+        acts: list[_Act] = []
+        candidates = step.beams.candidates() if step.ended else None
+        for prompt, agreed in enumerate(step.beams.agreed):
+            for sample in range(self._count):
+                row = prompt * self._count + sample
+                ids = agreed if candidates is None else candidates[prompt][sample]
+                new = ids[self._start + self._agreed[prompt] :]
+                acts.extend(_Act(row, token, float("nan")) for token in new)
+                if row in step.ended:
+                    acts.append(_Act(row, finish=step.ended[row]))
+            self._agreed[prompt] = max(self._agreed[prompt], len(agreed) - self._start)
+        return acts
+
+    def _do(self, acts: Sequence[_Act]) -> list[TextChunk]:
+        """Has rows take tokens, and end; keeps in mind that they did."""
+        self._log[-1].acts.extend(acts)
+        chunks = (act.on(self.rows[act.row]) for act in acts)
         return [chunk for chunk in chunks if chunk is not None]
+
+    def _go_back(self, count: int) -> list[TextChunk]:
+        """Undoes some steps: for each row whose text changes, a chunk that says how."""
+        self._agreed = list(self._log[-count].agreed)
+        kept = [entry.acts for entry in self._log[:-count]]
+        del self._log[-count:]
+        self.rows, before = self._anew(), self._shown
+        self._shown = [""] * len(self.rows)
+        for act in (act for acts in kept for act in acts):
+            chunk = act.on(self.rows[act.row])
+            if chunk is not None:
+                self._shown[act.row] += chunk.text
+        chunks = []
+        for text, old, new in zip(self.rows, before, self._shown, strict=True):
+            same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+            if same < max(len(old), len(new)):
+                chunks.append(TextChunk(*text.place, new[same:], (), (), back=len(old) - same))
+        return chunks
 
     def finish(self, finishes: Sequence[Finish] | None, otherwise: Finish) -> list[TextChunk]:
         """The last chunks of the rows that have not had theirs."""
@@ -198,20 +262,43 @@ class TextStream:
             chunks.extend(self.rows[row].push(token, float("nan")) for token in new)
         return [chunk for chunk in chunks if chunk is not None]
 
-    def _take_beams(self, step: Step) -> list[TextChunk]:
-        assert step.beams is not None
-        chunks: list[TextChunk | None] = []
-        candidates = step.beams.candidates() if step.ended else None
-        for prompt, agreed in enumerate(step.beams.agreed):
-            for sample in range(self._count):
-                row = prompt * self._count + sample
-                ids = agreed if candidates is None else candidates[prompt][sample]
-                new = ids[self._start + self._agreed[prompt] :]
-                chunks.extend(self.rows[row].push(token, float("nan")) for token in new)
-                if row in step.ended:
-                    chunks.append(self.rows[row].end(step.ended[row]))
-            self._agreed[prompt] = max(self._agreed[prompt], len(agreed) - self._start)
-        return [chunk for chunk in chunks if chunk is not None]
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """What a row's text was given: a token, an end, a prompt, or other stop strings."""
+
+    row: int
+    token: int = -1
+    logprob: float = 0.0
+    finish: Finish | None = None
+    prompt: tuple[int, ...] | None = None
+    stops: StopStrings | None = None
+
+    def on(self, text: RowText) -> TextChunk | None:
+        """Gives it to a text; the chunk that this makes certain."""
+        if self.prompt is not None:
+            text.begin(self.prompt)
+        elif self.stops is not None:
+            text.watch(self.stops)
+        elif self.finish is not None:
+            return text.end(self.finish)
+        else:
+            return text.push(self.token, self.logprob)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What one step gave the rows, and how far beams had agreed before it."""
+
+    acts: list[_Act]
+    agreed: list[int]
+
+
+def _strings(config: Any) -> StopStrings:
+    """The stop strings of a config."""
+    stops = config.stop_strings or ()
+    return StopStrings((stops,) if isinstance(stops, str) else tuple(stops))
 
 
 class TextReader:

@@ -9,7 +9,7 @@ import torch
 
 from unspool.errors import ArgumentError
 
-__all__ = ["Texts", "joined", "padded"]
+__all__ = ["Texts", "Tokens", "as_ids", "joined", "padded"]
 
 Texts = torch.Tensor | str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 """Ids `(rows, length)` or `(length,)`, lists of ids, one string or several."""
@@ -45,6 +45,29 @@ def joined(texts: Texts, tokenizer: Any, *, special: bool, mask: torch.Tensor | 
     if not all(isinstance(row, Sequence) and all(isinstance(i, int) for i in row) for row in many):
         raise ArgumentError(f"{type(many[0]).__name__} is no text: strings, lists of ids or a tensor of ids would do.")
     return [list(row) for row in many]
+
+
+Tokens = int | str | Sequence[int] | torch.Tensor
+"""Some tokens in a row: an id, ids, or text."""
+
+
+def as_ids(tokens: Tokens, tokenizer: Any) -> list[int]:
+    """Tokens as ids.
+
+    Raises:
+        ArgumentError: They are none, or text without a tokenizer.
+    """
+    if isinstance(tokens, str):
+        if tokenizer is None:
+            raise ArgumentError("Text needs the model's tokenizer; pass it as `tokenizer=`, or give ids.")
+        ids = list(tokenizer(tokens, add_special_tokens=False)["input_ids"])
+    elif isinstance(tokens, torch.Tensor):
+        ids = tokens.flatten().tolist()
+    else:
+        ids = [tokens] if isinstance(tokens, int) else list(tokens)
+    if not ids or not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+        raise ArgumentError(f"{tokens!r} is no token: an id, several ids, or text would do.")
+    return ids
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

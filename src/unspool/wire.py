@@ -22,7 +22,7 @@ __all__ = ["STEP_FIELDS", "Wire", "dumps", "plain"]
 STEP_FIELDS = ("index", "forward", "tokens", "live", "logprobs", "ended", "drafted", "positions", "beams")
 """What is told of a step unless fields are chosen."""
 
-_MORE_FIELDS = ("more", "logits", "scores", "outputs", "rows_per_prompt", "top_logprobs", "text")
+_MORE_FIELDS = ("more", "forced", "logits", "scores", "outputs", "rows_per_prompt", "top_logprobs", "text")
 
 
 def dumps(record: Mapping[str, Any]) -> str:
@@ -119,6 +119,8 @@ class Wire:
         """A piece of text."""
         names = ("row", "prompt", "sample", "text", "ids", "logprobs", "finish")
         record = {"type": "text", **{name: plain(getattr(chunk, name)) for name in names}}
+        if chunk.back:
+            record["back"] = chunk.back
         if not self._tells_errors and chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
             record["finish"]["detail"] = None
         return record

@@ -11,6 +11,7 @@ Papers: Leviathan et al., "Fast Inference from Transformers via Speculative Deco
 from __future__ import annotations
 
 import copy
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["assisted"]
 
 
-@decoding_method("assisted_generation", reads_prompt=True, rolls_back=True)
+@decoding_method("assisted_generation", reads_prompt=True, rolls_back=True, rewinds="ids")
 def assisted(state: DecodingState) -> Decoding:
     """Lets a draft propose tokens, and takes those that the model would have chosen itself."""
-    rounds = Rounds(state)
-    while state.running:
-        yield from rounds.next()
+    rounds = state.recall("rounds", lambda: Rounds(state))
+    while state.running or rounds.waiting:
+        if not rounds.waiting:
+            rounds.waiting.extend(rounds.next())
+        yield rounds.waiting.popleft()
 
 
 @dataclass(slots=True)
@@ -75,11 +78,17 @@ class Rounds:
         )
         self.outputs: ModelOutput | None = None
         self.matches = 0
+        self.waiting: deque[Step] = deque()
+
+    @property
+    def bound(self) -> bool:
+        """Whether drafts hang on what the model gave last, so that none can follow on a token that it didn't choose."""
+        return self._needs_outputs
 
     def next(self) -> list[Step]:
         """One round: a draft, one forward, and a step for each token that it settles."""
         state, first = self.state, self.state.forwards == 0
-        length = state.ids.shape[1]
+        length, forced = state.ids.shape[1], bool(state.forced)
         draft = self._propose(first)
         outputs = self._verify(draft, first)
         cache = outputs.get(bridge.CACHE)
@@ -91,7 +100,8 @@ class Rounds:
         steps = self._take(tokens, matches, outputs, logits, scores, first)
         self.matches = len(steps) - 1
         bridge.crop(cache, draft.count - self.matches)
-        self.source.update_candidate_strategy(state.ids, scores, self.matches)
+        if not forced:
+            self.source.update_candidate_strategy(state.ids, scores, self.matches)
         state.carried.kwargs = bridge.update_model_kwargs(state.plan.model, outputs, state.carried.kwargs, len(steps))
         self.outputs = outputs if self._needs_outputs else None
         state.drafted += draft.count
@@ -104,6 +114,8 @@ class Rounds:
 
     def _propose(self, first: bool) -> Draft:
         ids, extra = self.state.ids, {}
+        if self.state.forced:
+            return Draft(ids, None, 0)
         if self._needs_outputs:
             extra = {
                 "model_kwargs": self.state.carried.kwargs,

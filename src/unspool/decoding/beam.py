@@ -10,7 +10,8 @@ recognition system" (1976).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from unspool import bridge
 from unspool.decoding.hypotheses import Hypotheses
 from unspool.decoding.registry import Decoding, decoding_method
-from unspool.records import Beams, Finish, Result, Step
+from unspool.records import Beams, Finish, FinishReason, Result, Step
 
 if TYPE_CHECKING:
     from unspool.state import DecodingState
@@ -28,37 +29,8 @@ __all__ = ["beam_sample", "beam_search"]
 NEVER = -1.0e9
 """The score of what must not be chosen, as transformers has it."""
 
-Pick = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+Pick = Callable[["DecodingState", torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 """From scores `(prompts, choices)`, some number of the best or luckiest choices: their scores and indices."""
-
-
-@decoding_method("beam_search")
-def beam_search(state: DecodingState) -> Decoding:
-    """Keeps the likeliest continuations."""
-    yield from _search(state, lambda scores, count: torch.topk(scores, k=count))
-
-
-@decoding_method("beam_sample")
-def beam_sample(state: DecodingState) -> Decoding:
-    """Draws the continuations to keep from the distribution over all beams of a prompt, without replacement."""
-
-    def draw(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        indices = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=count, generator=state.generator)
-        drawn = scores.gather(1, indices)
-        if not bridge.SORTS_DRAWN_BEAMS:
-            return drawn, indices
-        ordered, order = drawn.sort(dim=-1, descending=True)
-        return ordered, indices.gather(1, order)
-
-    yield from _search(state, draw)
-
-
-def _search(state: DecodingState, pick: Pick) -> Decoding:
-    search = BeamSearch(state, pick)
-    state.settle = search.result
-    while state.running:
-        scores = state.score(torch.log_softmax(state.forward(), dim=-1))
-        yield search.advance(scores)
 
 
 class BeamSearch:
@@ -91,7 +63,9 @@ class BeamSearch:
     def advance(self, scores: torch.Tensor) -> Step:
         """Takes one step: from log-probabilities `(rows, vocab)` to the beams after it."""
         total = scores.view(self.prompts, self.beams, -1) + self.scores[:, :, None]
-        best, index = self.pick(total.flatten(1), self.considered)
+        forced, total = self._steered(total)
+        pick = self.pick if forced is None else _likeliest
+        best, index = pick(self.state, total.flatten(1), self.considered)
         parents, tokens = index // scores.shape[-1], index % scores.shape[-1]
         ids = torch.cat([_rows(self.ids, parents), tokens[:, :, None]], dim=-1)
         offset = torch.arange(self.prompts, device=ids.device)[:, None] * self.beams
@@ -110,7 +84,41 @@ class BeamSearch:
             self._beams(flat, tokens.gather(1, chosen).flatten(), shown.flatten(), over),
             ended=dict(enumerate(self.result(None).finishes)) if over else {},
             running=not over,
+            forced=forced,
         )
+
+    def _steered(self, total: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """The rows whose next token was given, and the totals with nothing but that left to their prompts."""
+        state = self.state
+        if not state.forced:
+            return None, total
+        tokens, state.forced = state.forced.next()
+        forced = torch.zeros(total.shape[:2], dtype=torch.bool, device=total.device)
+        total = total.clone()
+        for prompt, token in tokens.items():
+            others = torch.arange(total.shape[-1], device=total.device) != token
+            total[prompt, :, others] = total[prompt, :, others].clamp(min=NEVER) + 10 * NEVER
+            forced[prompt] = True
+        return forced.flatten(), total
+
+    def stop(self, prompts: Sequence[int]) -> None:
+        """Ends the search for some prompts: their running beams become hypotheses where there are too few."""
+        length = max(1, self._new_length(self.ids))
+        finish = Finish(FinishReason.STOPPED)
+        self.kept = self.kept.filled_up(
+            self.ids, self.scores / length**self.penalty, self.choices, finish, only=prompts
+        )
+        self.hopeful = self.hopeful.clone()
+        self.hopeful[list(prompts)] = False
+        self.state.forced = self.state.forced.drop(prompts)
+        self.state.running = bool(self.hopeful.any())
+
+    def copied(self, state: DecodingState) -> BeamSearch:
+        """The same for a copy of the state."""
+        made = copy.copy(self)
+        made.state, made.kept = state, self.kept.copied()
+        state.settle = made.result
+        return made
 
     def _keep(
         self,
@@ -173,6 +181,48 @@ class BeamSearch:
             "beam_indices": choices[:, :steps],
         }
         return self.state.make_result(**fields)
+
+
+def _likeliest(state: DecodingState, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    best: tuple[torch.Tensor, torch.Tensor] = torch.topk(scores, k=count)
+    return best
+
+
+def _drawn(state: DecodingState, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    indices = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=count, generator=state.generator)
+    drawn = scores.gather(1, indices)
+    if not bridge.SORTS_DRAWN_BEAMS:
+        return drawn, indices
+    ordered, order = drawn.sort(dim=-1, descending=True)
+    return ordered, indices.gather(1, order)
+
+
+def _by_likelihood(state: DecodingState) -> BeamSearch:
+    return BeamSearch(state, _likeliest)
+
+
+def _by_luck(state: DecodingState) -> BeamSearch:
+    return BeamSearch(state, _drawn)
+
+
+@decoding_method("beam_search", rewinds="copies", searches=_by_likelihood)
+def beam_search(state: DecodingState) -> Decoding:
+    """Keeps the likeliest continuations."""
+    yield from _search(state, _by_likelihood)
+
+
+@decoding_method("beam_sample", rewinds="copies", searches=_by_luck)
+def beam_sample(state: DecodingState) -> Decoding:
+    """Draws the continuations to keep from the distribution over all beams of a prompt, without replacement."""
+    yield from _search(state, _by_luck)
+
+
+def _search(state: DecodingState, make: Callable[[DecodingState], BeamSearch]) -> Decoding:
+    search = state.recall("search", lambda: make(state))
+    state.settle = search.result
+    while state.running:
+        scores = state.score(torch.log_softmax(state.forward(), dim=-1))
+        yield search.advance(scores)
 
 
 def _rows(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

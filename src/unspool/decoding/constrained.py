@@ -30,20 +30,6 @@ _BANK = 100
 """What a token of a phrase is worth beside log-probabilities, as transformers has it."""
 
 
-@decoding_method("constrained_beam_search")
-def constrained(state: DecodingState) -> Decoding:
-    """Keeps the likeliest continuations of every stage of progress."""
-    state.processors = bridge.former_processors(state.processors, state.plan.processors)
-    search = ConstrainedSearch(state)
-    state.settle = search.result
-    while state.running:
-        scores = state.score(torch.log_softmax(state.forward(), dim=-1))
-        totals = scores + search.scores[:, None]
-        state.show(totals)
-        search.place(0, totals)
-        yield search.advance()
-
-
 class ConstrainedSearch(PooledSearch):
     """A beam search whose sequences are to contain some phrases.
 
@@ -93,6 +79,20 @@ class ConstrainedSearch(PooledSearch):
 
     def _progress(self, ids: Sequence[int]) -> Progress:
         return Progress(self.constraints).after(ids)
+
+
+@decoding_method("constrained_beam_search", rewinds="copies", searches=ConstrainedSearch)
+def constrained(state: DecodingState) -> Decoding:
+    """Keeps the likeliest continuations of every stage of progress."""
+    state.processors = bridge.former_processors(state.built, state.plan.processors)
+    search = state.recall("search", lambda: ConstrainedSearch(state))
+    state.settle = search.result
+    while state.running:
+        scores = state.score(torch.log_softmax(state.forward(), dim=-1))
+        totals = scores + search.scores[:, None]
+        state.show(totals)
+        search.place(0, totals)
+        yield search.advance()
 
 
 def _in_turn(banks: list[int], scores: torch.Tensor) -> list[int]:

@@ -27,7 +27,7 @@ __all__ = ["contrastive"]
 @decoding_method("contrastive_search", hidden_states="all")
 def contrastive(state: DecodingState) -> Decoding:
     """Takes, of the likeliest tokens, the one that repeats the text least."""
-    state.processors = bridge.former_processors(state.processors, state.plan.processors)
+    state.processors = bridge.former_processors(state.built, state.plan.processors)
     config, family = state.config, state.plan.family
     count = min(int(config.top_k), state.plan.model.config.get_text_config(decoder=True).vocab_size)
     text = Text(state)

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["HammingDiversity", "diverse"]
 
 
-@decoding_method("group_beam_search")
+def grouped(state: DecodingState) -> PooledSearch:
+    """The books of the search."""
+    return PooledSearch(state, int(state.config.num_beam_groups))
+
+
+@decoding_method("group_beam_search", rewinds="copies", searches=grouped)
 def diverse(state: DecodingState) -> Decoding:
     """Keeps the likeliest continuations of each group, given what the groups before it chose."""
-    groups = int(state.config.num_beam_groups)
-    search = PooledSearch(state, groups)
+    search = state.recall("search", lambda: grouped(state))
     state.processors = _processors(state, search)
     state.settle = search.result
     while state.running:
@@ -68,6 +72,6 @@ class HammingDiversity(LogitsProcessor):
 def _processors(state: DecodingState, search: PooledSearch) -> LogitsProcessorList:
     """The run's processors, called with one group at a time, and the one for diversity where transformers had it."""
     config, own = state.config, state.plan.processors
-    made = bridge.former_processors(state.processors, own, rows_per_prompt=search.size)
+    made = bridge.former_processors(state.built, own, rows_per_prompt=search.size)
     made.insert(bridge.leading_processors(made), HammingDiversity(config.diversity_penalty, search.beams, search.size))
     return made

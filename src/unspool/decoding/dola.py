@@ -32,10 +32,10 @@ _UNLIKELY = -1e-3
 """What is subtracted where a token isn't likely enough; transformers' value, without effect beside infinity."""
 
 
-@decoding_method("dola_generation", hidden_states="newest")
+@decoding_method("dola_generation", hidden_states="newest", rewinds="ids")
 def dola(state: DecodingState) -> Decoding:
     """Takes or draws tokens from the contrast between the last layer and an early one."""
-    state.processors = bridge.former_processors(state.processors, state.plan.processors)
+    state.processors = bridge.former_processors(state.built, state.plan.processors)
     model, sampling = state.plan.model, state.config.do_sample
     head, layers = model.get_output_embeddings(), early_layers(model, state.config.dola_layers)
     while state.running:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Collection, Mapping
 
 import torch
 
@@ -80,18 +81,33 @@ class Hypotheses:
         ids, scores, choices = (tensor[:, :count].flatten(0, 1) for tensor in (self.ids, self.scores, self.choices))
         return ids, scores, choices, ended
 
-    def filled_up(self, ids: torch.Tensor, scores: torch.Tensor, choices: torch.Tensor, finish: Finish) -> Hypotheses:
-        """These, with running beams in the places that are empty."""
-        made = Hypotheses(self.ids[..., : self._start], self._fill)
+    def copied(self) -> Hypotheses:
+        """The same, to go on with apart."""
+        made = copy.copy(self)
         made.ids, made.choices = self.ids.clone(), self.choices.clone()
         made.scores, made.done = self.scores.clone(), self.done.clone()
         made._finishes = [list(row) for row in self._finishes]
+        return made
+
+    def filled_up(
+        self,
+        ids: torch.Tensor,
+        scores: torch.Tensor,
+        choices: torch.Tensor,
+        finish: Finish,
+        only: Collection[int] | None = None,
+    ) -> Hypotheses:
+        """These, with running beams in the places that are empty; of some prompts only, if they are named."""
+        made = self.copied()
         for prompt, row in enumerate(self.done.tolist()):
+            if only is not None and prompt not in only:
+                continue
             empty = [slot for slot, done in enumerate(row) if not done]
             for beam, slot in enumerate(empty):
                 made.ids[prompt, slot], made.choices[prompt, slot] = ids[prompt, beam], choices[prompt, beam]
                 made.scores[prompt, slot] = scores[prompt, beam]
                 made._finishes[prompt][slot] = finish
+                made.done[prompt, slot] = True
         return made
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -171,7 +171,7 @@ class PooledSearch:
                 pool.judge(continuations[0].score, self._new_length + 1)
             self._next[first : first + self.size] = chosen
         flat = [self._next[row].token for row in rows.flatten().tolist()]
-        self.tokens[rows.flatten()] = torch.tensor(flat, device=rows.device)
+        self.tokens = self.tokens.index_put((rows.flatten(),), torch.tensor(flat, device=rows.device))
 
     def _fill(self, pool: Pool, continuations: Sequence[Continuation]) -> list[Continuation]:
         """The best continuations that go on; those that end, if they are among the best, go into the pool."""
@@ -281,6 +281,13 @@ class PooledSearch:
             returned=self.returned,
             idle=over.repeat_interleave(self.size),
         )
+
+    def copied(self, state: DecodingState) -> Self:
+        """The same for a copy of the state."""
+        made = copy.copy(self)
+        made.state, made.pools, made._next = state, [copy.copy(pool) for pool in self.pools], list(self._next)
+        state.settle = made.result
+        return made
 
     def result(self, otherwise: Finish) -> Result:
         """The best hypotheses of each prompt; while the search goes on, running beams stand in as if it were over."""

@@ -20,6 +20,9 @@ Decoding = Generator[Step, None, Any]
 
 DecodingMethod = Callable[["DecodingState"], Decoding]
 
+Rewinds = Literal["ids", "copies"]
+"""How a method can be begun anew at an earlier step: from the ids and the cache alone, or from copies of its books."""
+
 HiddenStates = Literal["newest", "all"]
 """Which hidden states a method reads: those of the newest position, or of all, prompt included."""
 
@@ -36,6 +39,8 @@ class Method:
         reads_prompt: Whether its first forward reads the prompt, so that the prefill stage leaves it alone.
         rolls_back: Whether it takes tokens back, so that caches must keep what they would drop.
         hidden_states: Which hidden states it reads, so that the model must return them.
+        rewinds: How it can be begun anew at an earlier step; None if it can't.
+        searches: Makes the books of its search by beams from the state, if it keeps some.
     """
 
     name: str
@@ -43,13 +48,21 @@ class Method:
     reads_prompt: bool = False
     rolls_back: bool = False
     hidden_states: HiddenStates | None = None
+    rewinds: Rewinds | None = None
+    searches: Callable[[DecodingState], Any] | None = None
 
 
 _methods: dict[str, Method] = {}
 
 
 def decoding_method(
-    name: str, *, reads_prompt: bool = False, rolls_back: bool = False, hidden_states: HiddenStates | None = None
+    name: str,
+    *,
+    reads_prompt: bool = False,
+    rolls_back: bool = False,
+    hidden_states: HiddenStates | None = None,
+    rewinds: Rewinds | None = None,
+    searches: Callable[[DecodingState], Any] | None = None,
 ) -> Callable[[DecodingMethod], DecodingMethod]:
     """Registers a decoding method under a name, for `generate_stream(..., decoding=name)`.
 
@@ -63,6 +76,10 @@ def decoding_method(
         hidden_states: Which hidden states it reads, if any: those of the `"newest"` position, in `state.outputs`
             after `state.forward()`, or `"all"`, with those of the prompt in `state.context`. Steps show them only
             if the caller asks for them, too.
+        rewinds: How it can be begun anew at an earlier step, which rewinding, forking and forcing need. `"ids"` if all
+            it knows follows from the ids and the cache, and every step is made by `state.append`; `"copies"` if it
+            keeps more, all of it with `state.recall`; None if neither.
+        searches: For searches by beams: makes its books from the state.
 
     Example:
         >>> @decoding_method("second_best")
@@ -73,7 +90,7 @@ def decoding_method(
     """
 
     def register(method: DecodingMethod) -> DecodingMethod:
-        _methods[name] = Method(name, method, reads_prompt, rolls_back, hidden_states)
+        _methods[name] = Method(name, method, reads_prompt, rolls_back, hidden_states, rewinds, searches)
         return method
 
     return register

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["greedy", "sample"]
 
 
-@decoding_method("greedy_search")
+@decoding_method("greedy_search", rewinds="ids")
 def greedy(state: DecodingState) -> Decoding:
     """Takes the likeliest token at every step."""
     while state.running:
@@ -20,7 +20,7 @@ def greedy(state: DecodingState) -> Decoding:
         yield state.append(scores.argmax(-1))
 
 
-@decoding_method("sample")
+@decoding_method("sample", rewinds="ids")
 def sample(state: DecodingState) -> Decoding:
     """Draws every token from the distribution that the warpers leave."""
     while state.running:

@@ -20,6 +20,9 @@ class Sink(Protocol):
     Any object with these three methods is a sink. An exception raised in `open` or `take` ends the stream and
     reaches whoever iterates it; all sinks are still closed. `StopStream` ends it without an error.
 
+    A sink that can undo steps, when it is given a `Retract`, says so by an attribute `retracts` that is true. With
+    others a stream can't be rewound.
+
     A generator function is a sink, too: it receives each event by `yield`, and the `Opening` as its argument if it has
     one. It is closed as generators are, at its `yield`, and an error of the stream's is raised there.
 
@@ -75,6 +78,11 @@ class GeneratorSink:
     def __init__(self, made: Callable[..., Generator[Any, Event, Any]] | Generator[Any, Event, Any]) -> None:
         self._made = made
         self._generator: Generator[Any, Event, Any] | None = None
+
+    @property
+    def retracts(self) -> bool:
+        """Whether the function has an attribute of that name."""
+        return bool(getattr(self._made, "retracts", False))
 
     def open(self, opening: Opening) -> None:
         """Runs it up to its first `yield`."""

@@ -17,7 +17,7 @@ class CallbackSink:
 
     Args:
         function: What to call. What it returns means nothing; what it raises ends the stream.
-        events: Whether it gets the progress of the prompt, too.
+        events: Whether it gets all events: the progress of the prompt, and what is taken back.
 
     Example:
         >>> from unspool import generate_stream
@@ -29,6 +29,11 @@ class CallbackSink:
 
     def __init__(self, function: Callable[[Any], Any], *, events: bool = False) -> None:
         self._function, self._events = function, events
+
+    @property
+    def retracts(self) -> bool:
+        """Whether it gets all events."""
+        return self._events
 
     def open(self, opening: Opening) -> None:
         """Does nothing."""
@@ -68,6 +73,11 @@ class TeeSink:
     def __init__(self, *sinks: AnySink) -> None:
         self._sinks = dict(enumerate(as_sink(sink) for sink in sinks))
         self.failures: dict[int, Exception] = {}
+
+    @property
+    def retracts(self) -> bool:
+        """Whether all of them can take steps back."""
+        return all(getattr(sink, "retracts", False) for sink in self._sinks.values())
 
     def open(self, opening: Opening) -> None:
         """Opens them."""

@@ -45,6 +45,8 @@ class ChannelSink:
         >>> thread.join()
     """
 
+    retracts = True
+
     def __init__(self, maxsize: int = 16, *, tokenizer: Any = None) -> None:
         if isinstance(maxsize, bool) or not isinstance(maxsize, int) or maxsize < 1:
             raise ArgumentError(f"maxsize={maxsize!r} is no number of events; 1 or more would do.")

@@ -12,6 +12,7 @@ from transformers.generation import (
 )
 
 from unspool import bridge
+from unspool.events import Retract
 from unspool.records import Event, Opening, Result, Step
 
 __all__ = ["CollectSink"]
@@ -41,6 +42,8 @@ class CollectSink:
             `return_dict_in_generate=True` a `GenerateDecoderOnlyOutput` or `GenerateEncoderDecoderOutput`.
     """
 
+    retracts = True
+
     def __init__(self) -> None:
         self.output: Any = None
         self._kept: dict[str, list[Any]] = {}
@@ -58,6 +61,9 @@ class CollectSink:
 
     def take(self, event: Event) -> None:
         """Keeps what is wanted of a step."""
+        if isinstance(event, Retract):
+            for values in self._kept.values():
+                del values[event.index :]
         if not isinstance(event, Step):
             return
         for name, values in self._kept.items():

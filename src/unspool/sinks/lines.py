@@ -132,6 +132,8 @@ class RecordWriter(ABC):
         tells_errors: As for `Records`.
     """
 
+    retracts = True
+
     def __init__(
         self,
         file: TextIO,

@@ -65,6 +65,8 @@ class MetricsSink:
         (3, 4, True)
     """
 
+    retracts = True
+
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._metrics = Metrics()

@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 from transformers.utils import ModelOutput
 
 from unspool.errors import ArgumentError, SinkError
+from unspool.events import Change, Retract
 from unspool.fanout import AnySink
 from unspool.records import Beams, Event, Finish, FinishReason, Opening, PrefillProgress, Result, Step
 from unspool.stream import Stream
@@ -28,7 +29,8 @@ from unspool.wire import plain
 __all__ = ["RecordSink", "replay"]
 
 _FORMAT = "unspool recording 1"
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Beams, Finish, Opening, PrefillProgress, Result, Step)}
+_RECORDS = (Beams, Change, Finish, Opening, PrefillProgress, Result, Retract, Step)
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _RECORDS}
 _NEVER = {"tokenizer", "encoder_outputs", "cache", "output"}
 _OPTIONAL = ("logits", "outputs")
 
@@ -55,6 +57,8 @@ class RecordSink:
         >>> [step.index for step in replay(file)]
         [0, 1, 2]
     """
+
+    retracts = True
 
     def __init__(self, file: File, *, leave_out: Collection[str] = ()) -> None:
         if unknown := set(leave_out) - set(_OPTIONAL):

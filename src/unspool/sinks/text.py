@@ -87,7 +87,7 @@ class TextSink:
     def _write_prompts(self, opening: Opening, tokenizer: Any) -> None:
         assert self._text is not None  # `open` has made it
         if not self._labelled:
-            self._print(self._text.rows[0].begin(opening.prompt_ids[0].tolist()))
+            self._print(self._text.begin(0, opening.prompt_ids[0].tolist()))
             return
         for prompt, ids in enumerate(opening.prompt_ids[:: opening.rows_per_prompt].tolist()):
             text = tokenizer.decode(ids, skip_special_tokens=self._skip_special)

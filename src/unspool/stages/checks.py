@@ -127,17 +127,6 @@ def lengths(model: PreTrainedModel, family: Family, config: GenerationConfig) ->
         )
 
 
-def lookahead(value: Any) -> int:
-    """The number of steps to make ahead, if it is one.
-
-    Raises:
-        ArgumentError: It is not a whole number from 0 on.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"lookahead={value!r} is no number of steps; 0 (none ahead), 1 or more would do.")
-    return value
-
-
 def rows_stay(config: GenerationConfig, users: Iterable[Any], kind: str = "logits_processor") -> None:
     """What keeps state by row isn't used with beams, which change places, unless it can follow them."""
     if (config.num_beams or 1) == 1:

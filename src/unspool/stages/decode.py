@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from typing import Any
 
 from unspool.ambient import without_gradients
+from unspool.control.pilot import Pilot
 from unspool.events import Phase
 from unspool.plan import Plan
 from unspool.records import Finish, FinishReason, Result, Step
@@ -24,8 +26,25 @@ def decode(plan: Plan, state: DecodingState) -> Generator[Step | Phase, Any, Res
     """
     if state.carried.uncompiled:
         yield Phase("compile", 0)
-    yield from plan.method.decode(state)
+    yield from _decoded(plan, state)
     return state.result(Finish(FinishReason.STOPPED))
+
+
+def _decoded(plan: Plan, state: DecodingState) -> Generator[Step, Any, None]:
+    """The method's steps; it begins anew whenever the state was taken elsewhere in between."""
+    state.timeline.begin(state)
+    pilot = Pilot(state)
+    while True:
+        turn, steps = state.turn, plan.method.decode(state)
+        with contextlib.closing(steps):
+            pilot.go_on()
+            for step in steps:
+                yield step
+                if state.turn != turn:
+                    break
+                pilot.go_on()
+            else:
+                return
 
 
 def decode_nothing(plan: Plan, state: DecodingState) -> Generator[Step, Any, Result]:

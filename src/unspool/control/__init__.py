@@ -1,0 +1,1 @@
+"""Steering a stream between two of its steps."""

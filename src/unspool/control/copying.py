@@ -1,0 +1,80 @@
+"""Copies of a run's state, cache included."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import LogitsProcessorList
+
+from unspool import afresh, bridge
+from unspool import cache as caches
+from unspool.control.timeline import Snapshot, Timeline, random_state, set_random_state
+
+if TYPE_CHECKING:
+    from unspool.families.base import Carry
+    from unspool.state import DecodingState
+
+__all__ = ["copied", "restore", "snapshot"]
+
+
+def copied(state: DecodingState, *, shared: bool = False) -> DecodingState:
+    """A copy of a state: what either does from here on, the other doesn't see.
+
+    The caller's processors and criteria are in both, and so is the source of randomness.
+
+    Args:
+        state: The state.
+        shared: Whether the past of the cache is shared until one of the two writes to it, where that can be done.
+    """
+    other = copy.copy(state)
+    other.carry = _carry(state.carried, shared)
+    other.built = _processors(state)
+    other.processors = other.built
+    other.timeline = Timeline(state.timeline.every)
+    other.settle = None
+    other.memory = {}
+    for name, kept in state.memory.items():
+        made = kept.copied(other) if hasattr(kept, "copied") else None
+        if made is not None:
+            other.memory[name] = made
+    return other
+
+
+def snapshot(state: DecodingState, *, commanded: bool = False) -> Snapshot:
+    """The state as it is now."""
+    users = (*state.plan.processors, *state.plan.criteria)
+    return Snapshot(copied(state), random_state(state), afresh.keep(users), commanded)
+
+
+def restore(state: DecodingState, taken: Snapshot) -> None:
+    """Makes a state what it was when a snapshot was taken."""
+    timeline, generator, turn = state.timeline, state.generator, state.turn
+    fresh = copied(taken.state)
+    vars(state).update(vars(fresh))
+    state.timeline, state.generator, state.turn = timeline, generator, turn + 1
+    state.memory = {name: kept.copied(state) for name, kept in fresh.memory.items()}
+    set_random_state(state, taken.random)
+    afresh.put(taken.users)
+
+
+def _carry(carry: Carry, shared: bool) -> Carry:
+    found = carry.state()
+    kwargs, fixed = dict(carry.kwargs), None if carry.fixed is None else dict(carry.fixed)
+    if found is not None:
+        name, held = found
+        kwargs[name] = caches.shared(held) if shared else caches.copied(held, 0)
+        if fixed is not None and name in fixed:
+            fixed[name] = kwargs[name]
+    return replace(carry, kwargs=kwargs, fixed=fixed, kept=carry.kept.copied())
+
+
+def _processors(state: DecodingState) -> LogitsProcessorList:
+    """The processors as built, with a copy of those of transformers that remember something."""
+    memo: dict[int, Any] = {id(thing): thing for thing in (state.plan.model, state.plan.request.tokenizer)}
+    with torch.no_grad():
+        return LogitsProcessorList(
+            copy.deepcopy(each, dict(memo)) if isinstance(each, bridge.REMEMBERING) else each for each in state.built
+        )

@@ -1,0 +1,359 @@
+"""Commands between two steps: stop, force, replace, rewind. What comes after is as if nothing else had happened."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from tiny import EOS, prompt, tiny_model, tiny_tokenizer
+from unspool import FinishReason, Step, generate_stream
+from unspool.errors import ArgumentError, CacheError, SinkError, StreamError, UnsupportedError
+from unspool.events import Retract
+from unspool.sinks import CallbackSink, CollectSink, TextSink
+
+PLAIN = dict(max_new_tokens=8, do_sample=False, eos_token_id=None)
+
+
+def tokens(steps):
+    return [step.tokens.tolist() for step in steps]
+
+
+def stream(name="llama", rows=2, **settings):
+    ids = prompt(rows, 5, ragged=rows > 1 and name != "mamba")
+    return generate_stream(tiny_model(name), **ids, **{**PLAIN, **settings})
+
+
+# ------------------------------------------------------------------------------------------------------------ stop
+
+
+def test_a_stopped_row_ends_and_the_others_go_on_undisturbed():
+    whole, one = tokens(stream(do_sample=True, seed=1)), stream(do_sample=True, seed=1)
+    made = [next(one), next(one)]
+    one.stop(0)
+    made += one
+    assert [row[1] for row in tokens(made)] == [row[1] for row in whole]
+    assert [finish.reason for finish in one.result.finishes] == [FinishReason.STOPPED, FinishReason.MAX_LENGTH]
+    assert [bool(step.live[0]) for step in made] == [True, True] + [False] * 6
+
+
+def test_the_step_after_it_tells_that_a_row_was_stopped():
+    one = stream()
+    next(one)
+    one.stop(1)
+    assert next(one).ended[1].reason is FinishReason.STOPPED
+
+
+def test_stopping_all_rows_ends_the_stream_without_an_error():
+    one = stream()
+    next(one)
+    one.stop()
+    assert list(one) == []
+    assert one.result.steps == 1
+    assert not one.result.complete
+
+
+def test_a_stopped_prompt_keeps_its_beams_as_they_are_and_leaves_the_others_alone():
+    whole, one = stream(num_beams=2), stream(num_beams=2)
+    whole_ids = whole.to().sequences
+    next(one), next(one)
+    one.stop(0)
+    result = one.to()
+    assert result.finishes[0].reason is FinishReason.STOPPED
+    assert result.sequences[1].tolist() == whole_ids[1].tolist()
+
+
+# ----------------------------------------------------------------------------------------------------------- force
+
+
+@pytest.mark.parametrize("settings", [{}, dict(do_sample=True, seed=1), dict(prompt_lookup_num_tokens=3)])
+def test_forced_tokens_come_next_and_are_marked(settings):
+    one = stream(rows=1, **settings)
+    while next(one).more:
+        pass
+    at = one.result.steps
+    one.force([11, 12])
+    made = list(one)
+    assert tokens(made)[:2] == [[11], [12]]
+    assert [step.forced is not None and bool(step.forced[0]) for step in made[:3]] == [True, True, False]
+    assert len(made) == 8 - at
+
+
+def test_after_forced_tokens_the_model_goes_on_as_from_a_prompt_that_holds_them():
+    ids = prompt(1, 5)["input_ids"]
+    one = generate_stream(tiny_model(), ids, **PLAIN)
+    first = int(next(one).tokens)
+    one.force(11)
+    rest = tokens(one)[1:]
+    longer = torch.cat([ids, torch.tensor([[first, 11]])], dim=1)
+    assert rest == tokens(generate_stream(tiny_model(), longer, **{**PLAIN, "max_new_tokens": 6}))
+
+
+def test_rows_can_be_forced_apart_and_before_the_first_step():
+    one = stream()
+    one.force({0: 11, 1: [12, 13]})
+    made = tokens(one)
+    assert (made[0], made[1][1]) == ([11, 12], 13)
+
+
+def test_text_is_forced_by_the_tokenizer_of_the_call():
+    one = stream(rows=1, tokenizer=tiny_tokenizer())
+    one.force("w20 w21")
+    assert tokens(one)[:2] == [[20], [21]]
+
+
+def test_a_forced_token_keeps_the_models_own_logprob():
+    one = stream(rows=1)
+    one.force(11)
+    step = next(one)
+    assert step.logprobs[0] == torch.log_softmax(step.scores, -1)[0, 11]
+
+
+def test_a_forced_end_ends_the_row():
+    one = stream(eos_token_id=EOS, pad_token_id=0)
+    next(one)
+    one.force(EOS, 0)
+    assert next(one).ended[0].reason is FinishReason.EOS
+
+
+def test_a_token_forced_under_beams_is_taken_by_all_beams_of_the_prompt():
+    one = stream(num_beams=3)
+    next(one)
+    one.force(11, 1)
+    step = next(one)
+    assert step.tokens.view(2, 3)[1].tolist() == [11, 11, 11]
+    assert step.forced.tolist() == [False] * 3 + [True] * 3
+
+
+# --------------------------------------------------------------------------------------------------------- replace
+
+
+def test_a_replaced_token_counts_as_if_it_had_been_chosen():
+    one, other = stream(rows=1), stream(rows=1)
+    next(one)
+    step = next(one)
+    again = one.replace(11)
+    next(other)
+    other.force(11)
+    same = next(other)
+    assert (again.index, again.tokens.tolist()) == (step.index, [11])
+    assert torch.equal(again.logits, same.logits)
+    assert tokens(one) == tokens(other)
+
+
+def test_replace_undoes_the_end_that_the_token_had_brought():
+    one = stream(rows=1, eos_token_id=EOS, pad_token_id=0)
+    one.force(EOS)
+    assert next(one).ended
+    assert not one.replace(11).ended
+    assert len(list(one)) == 7
+
+
+def test_iterating_goes_on_after_the_replaced_step_and_does_not_show_it_twice():
+    one, seen = stream(rows=1), []
+    for step in one:
+        seen += [one.replace(20 + step.index)]
+    assert tokens(seen) == [[20 + i] for i in range(8)]
+
+
+# ---------------------------------------------------------------------------------------------------------- rewind
+
+METHODS = [
+    pytest.param({}, id="greedy"),
+    pytest.param(dict(do_sample=True, seed=3), id="sample"),
+    pytest.param(dict(num_beams=3), id="beams"),
+    pytest.param(dict(num_beams=3, do_sample=True, seed=3), id="beam-sample"),
+]
+
+
+@pytest.mark.parametrize("settings", METHODS)
+@pytest.mark.parametrize("name", ["llama", "bloom", "t5", "bart", "mistral", "gemma3_text", "mamba"])
+def test_what_comes_after_a_rewind_is_what_had_come(name, settings):
+    settings = {**settings, "repetition_penalty": 1.3}
+    whole = tokens(stream(name, **settings))
+    for made, back in ((1, 1), (4, 2), (8, 8), (8, 3)):
+        one = stream(name, **settings, snapshot_every=3)
+        got = tokens(one.steps(made))
+        one.rewind(back)
+        assert got[: made - back] + tokens(one) == whole
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_rewind_puts_back_the_source_of_randomness(seed):
+    torch.manual_seed(9)
+    one = stream(do_sample=True, seed=seed)
+    first = tokens(one.steps(4))
+    one.rewind(4)
+    assert tokens(one.steps(4)) == first
+
+
+def test_a_rewind_puts_back_what_processors_remember():
+    class Counts:
+        calls = 0
+
+        def __call__(self, ids, scores):
+            self.calls += 1
+            return scores.index_fill(1, torch.tensor([20 + self.calls]), 100.0)
+
+    one = stream(rows=1, logits_processor=[Counts()])
+    first = tokens(one.steps(3))
+    one.rewind(2)
+    assert tokens(one.steps(2)) == first[1:]
+
+
+def test_a_rewind_with_drafts_goes_on_with_the_same_tokens():
+    ids = torch.tensor([[5, 6, 7, 5, 6, 7, 5, 6]])
+    settings = {**PLAIN, "prompt_lookup_num_tokens": 3}
+    whole = tokens(generate_stream(tiny_model(), ids, **settings))
+    for made in range(1, 9):
+        for back in range(1, made + 1):
+            one = generate_stream(tiny_model(), ids, **settings)
+            got = tokens(one.steps(made))
+            one.rewind(back)
+            assert got[: made - back] + tokens(one) == whole
+
+
+def test_hidden_states_come_again_after_a_rewind_before_the_first_step():
+    one = stream(rows=1, output_hidden_states=True, return_dict_in_generate=True)
+    first = next(one)
+    one.rewind(1)
+    again = next(one)
+    assert torch.allclose(first.outputs.hidden_states[-1][:, -1], again.outputs.hidden_states[-1][:, -1], atol=1e-6)
+
+
+def test_collected_outputs_have_only_the_steps_that_hold():
+    sink = CollectSink()
+    one = stream(sinks=[sink], return_dict_in_generate=True, output_scores=True)
+    list(one.steps(4))
+    one.rewind(3)
+    list(one)
+    assert len(sink.output.scores) == 8
+
+
+@pytest.mark.parametrize("stops", [None, "w3"])
+def test_text_is_taken_back_with_its_steps(stops):
+    def text_of(chunks):
+        text = ""
+        for chunk in chunks:
+            text = text[: len(text) - chunk.back] + chunk.text
+        return text
+
+    settings = dict(rows=1, tokenizer=tiny_tokenizer(), do_sample=True, seed=2, stop_strings=stops)
+    whole = text_of(stream(**settings).text())
+    one = stream(**settings)
+    view = one.text()
+    chunks = [next(view) for _ in range(3)]
+    one.rewind(2)
+    assert text_of([*chunks, *view]) == whole
+
+
+def test_events_tell_what_is_void():
+    one = stream()
+    events = one.events()
+    while not isinstance(next(events), Step):
+        pass
+    one.rewind()
+    assert next(events) == Retract(1, 0)
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_the_stream_can_be_used_after_each_bad_command():
+    whole, one = tokens(stream()), stream()
+    got = tokens(one.steps(2))
+    bad = [
+        (ArgumentError, lambda: one.force(100_000)),
+        (ArgumentError, lambda: one.force(-1)),
+        (ArgumentError, lambda: one.force([])),
+        (ArgumentError, lambda: one.force("w20")),
+        (ArgumentError, lambda: one.force(11, 7)),
+        (ArgumentError, lambda: one.stop(2)),
+        (ArgumentError, lambda: one.stop("all")),
+        (ArgumentError, lambda: one.rewind(3)),
+        (ArgumentError, lambda: one.rewind(-1)),
+        (ArgumentError, lambda: one.rewind(0.5)),
+        (ArgumentError, lambda: one.replace([11])),
+        (ArgumentError, lambda: one.replace(100_000)),
+    ]
+    for kind, command in bad:
+        with pytest.raises(kind):
+            command()
+    assert got + tokens(one) == whole
+
+
+def test_a_command_after_the_end_is_refused():
+    one = stream()
+    list(one)
+    for command in (one.stop, one.rewind, lambda: one.force(11), lambda: one.replace(11)):
+        with pytest.raises(StreamError, match="over"):
+            command()
+
+
+def test_a_command_from_another_thread_is_refused():
+    one, raised = stream(), []
+
+    def command():
+        try:
+            one.stop()
+        except StreamError as error:
+            raised.append(error)
+
+    next(one)
+    thread = threading.Thread(target=command)
+    thread.start()
+    thread.join()
+    assert "thread" in str(raised[0])
+    assert len(list(one)) == 7
+
+
+def test_a_command_from_within_a_step_is_refused():
+    raised = []
+
+    def callback(step):
+        try:
+            one.stop()
+        except StreamError as error:
+            raised.append(error)
+
+    one = stream(sinks=[CallbackSink(callback)])
+    list(one)
+    assert len(raised) == 8
+
+
+def test_a_method_that_cannot_take_a_command_says_so():
+    one = stream(penalty_alpha=0.6, top_k=3)
+    next(one)
+    with pytest.raises(UnsupportedError, match="contrastive"):
+        one.force(11)
+    with pytest.raises(StreamError, match="contrastive"):
+        one.rewind()
+    beams = stream(num_beams=2)
+    next(beams)
+    with pytest.raises(UnsupportedError, match="beams"):
+        beams.replace(11)
+
+
+@pytest.mark.parametrize(("name", "why"), [("mistral", "window"), ("mamba", "recurrent")])
+def test_a_cache_that_cannot_be_cut_is_refused_with_the_reason(name, why):
+    one = stream(name)
+    list(one.steps(4))
+    with pytest.raises(CacheError, match=f"(?s){why}.*snapshot_every"):
+        one.rewind()
+    assert len(list(one)) == 4
+
+
+def test_a_sink_that_cannot_take_text_back_is_named_before_anything_happens():
+    import io
+
+    one = stream(rows=1, tokenizer=tiny_tokenizer(), sinks=[TextSink(io.StringIO())])
+    next(one)
+    with pytest.raises(SinkError, match="TextSink"):
+        one.rewind()
+    assert len(list(one)) == 7
+
+
+def test_snapshot_every_must_be_a_number_of_steps():
+    with pytest.raises(ArgumentError, match="snapshot_every=0"):
+        stream(snapshot_every=0)
