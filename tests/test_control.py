@@ -257,6 +257,83 @@ def test_events_tell_what_is_void():
     assert next(events) == Retract(1, 0)
 
 
+# ------------------------------------------------------------------------------------------------------------ fork
+
+
+@pytest.mark.parametrize("settings", METHODS)
+@pytest.mark.parametrize("name", ["llama", "bloom", "t5", "bart", "mistral", "gemma3_text", "mamba", "rwkv"])
+@pytest.mark.parametrize("made", [0, 3])
+def test_forks_go_on_as_the_stream_would_and_do_not_disturb_it(name, settings, made):
+    if name == "rwkv" and "num_beams" in settings:
+        pytest.skip("beams can't reorder its state")
+    settings = {**settings, "repetition_penalty": 1.3}
+    rest = tokens(stream(name, **settings))[made:]
+    one = stream(name, **settings)
+    list(one.steps(made))
+    left, right = one.fork(2)
+    mixed = [[step.tokens.tolist() for step in each] for each in zip(left, one, strict=True)]
+    assert [pair[0] for pair in mixed] == rest
+    assert [pair[1] for pair in mixed] == rest
+    assert tokens(right) == rest
+    assert left.result.sequences.tolist() == one.result.sequences.tolist()
+
+
+def test_forks_with_seeds_differ_and_the_stream_goes_on_as_if_there_were_none():
+    whole, one = tokens(stream(do_sample=True, seed=1)), stream(do_sample=True, seed=1)
+    got = tokens(one.steps(2))
+    branches = one.fork(4, seed=7)
+    said = {str(tokens(branch)) for branch in branches}
+    assert len(said) == 4
+    assert got + tokens(one) == whole
+
+
+def test_a_fork_can_be_forked_rewound_and_steered():
+    one = stream(rows=1)
+    list(one.steps(2))
+    [branch] = one.fork()
+    branch.force(11)
+    next(branch), next(branch)
+    [twig] = branch.fork()
+    assert tokens(twig) == tokens(branch.steps(4))
+    branch.rewind(5)
+    assert tokens(branch)[0] != [11]  # what was forced after the fork is undone as well
+    assert len(list(one)) == 6
+
+
+def test_forks_share_the_past_until_they_write_to_it():
+    one = stream(rows=1)
+    next(one)
+    branches = one.fork(3)
+    pasts = [each._source.state.carried.cache.layers[0].keys.data_ptr() for each in (one, *branches)]
+    assert len(set(pasts)) == 1
+    next(branches[0])
+    assert branches[0]._source.state.carried.cache.layers[0].keys.data_ptr() != pasts[0]
+
+
+def test_the_text_of_a_fork_goes_on_where_the_streams_had_come_to():
+    settings = dict(rows=1, tokenizer=tiny_tokenizer())
+    whole = "".join(chunk.text for chunk in stream(**settings).text())
+    one = stream(**settings)
+    view = one.text()
+    begun = next(view).text + next(view).text
+    [branch] = one.fork()
+    assert begun + "".join(chunk.text for chunk in branch.text()) == whole
+
+
+def test_a_processor_that_counts_counts_for_each_fork_apart():
+    class Counts:
+        calls = 0
+
+        def __call__(self, ids, scores):
+            self.calls += 1
+            return scores.index_fill(1, torch.tensor([20 + self.calls]), 100.0)
+
+    one = stream(rows=1, logits_processor=[Counts()])
+    list(one.steps(2))
+    [branch] = one.fork()
+    assert tokens(branch) == tokens(one) == [[23 + i] for i in range(6)]
+
+
 # ------------------------------------------------------------------------------------------------------- bad input
 
 

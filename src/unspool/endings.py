@@ -38,12 +38,14 @@ class Endings:
         tokenizer: Tells which of several stop strings it was.
 
     Attributes:
+        criteria: The criteria.
         has_eos: Whether end-of-sequence ids end rows.
         max_length: The length that ends all rows, prompt included; None if none does.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, tokenizer: Any = None) -> None:
         self._tokenizer = tokenizer
+        self.criteria = criteria
         self.max_length = next((c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)), None)
         self.has_eos = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self._checks: list[tuple[StoppingCriteria, Check]] = [(c, _FAST.get(type(c), _ask)(c)) for c in criteria]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from unspool import bridge
 
-__all__ = ["cut", "interleave", "pick", "repeat", "strip", "width"]
+__all__ = ["cut", "interleave", "pick", "repeat", "strip", "width", "with_state"]
 
 
 def width(inputs: dict[str, Any], prefix: str) -> int:
@@ -30,6 +31,16 @@ def strip(outputs: Any, unasked: Iterable[str] = ()) -> Any:
     if outputs.logits.shape[1] > 1:
         outputs.logits = outputs.logits[:, -1:].clone()
     return outputs
+
+
+def with_state(outputs: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The same output with another run's cache in it: that of its keywords, or a copy if it isn't among them yet."""
+    if outputs is None:
+        return None
+    changed = {name: value for name, value in outputs.items() if name not in bridge.STATE_NAMES}
+    for name in (name for name in outputs if name in bridge.STATE_NAMES):
+        changed[name] = kwargs[name] if kwargs.get(name) is not None else copy.deepcopy(outputs[name])
+    return _like(outputs, changed)
 
 
 def repeat(outputs: Any, count: int, rows: int, width: int) -> Any:

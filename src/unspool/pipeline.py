@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
@@ -75,12 +76,13 @@ class Run:
         state: The decoding state; None before stage 4 is over.
         result: What the run came to; None before it is over.
         first_opening: What sinks have been told; None before stage 2 is over.
+        branched: Whether it goes on from a state that another run came to.
         pausing: Whether it pauses, with `PAUSE`, once the prompt has been read and before the first step.
         began: When it began, in seconds of `time.perf_counter()`.
     """
 
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
-        self.pausing = False
+        self.pausing = self.branched = False
         self._pipeline = pipeline
         self._early, self.plan = _exhaust(_named("configure", pipeline.configure(request)))
         self.made: ModelInputs | None = None
@@ -110,6 +112,12 @@ class Run:
         stage, plan = self._pipeline, self.plan
         self.began = time.perf_counter()
         yield from self._early
+        if self.branched:
+            if self.pausing:
+                yield PAUSE
+            assert isinstance(self.state, DecodingState)  # a branch begins with it
+            self.result = yield from _named("decode", stage.decode(plan, self.state))
+            return self.result
         if plan.own_loop:
             self.result = yield from _named("own loop", run_own_loop(plan, self))
             return self.result
@@ -140,6 +148,18 @@ class Run:
             return None
         ids = opening.prompt_ids
         return Result(ids, ids.shape[1], (otherwise,) * ids.shape[0], steps=0, forwards=0)
+
+    def branch(self, state: DecodingState) -> Run:
+        """A run that goes on from a copy of this one's state."""
+        other = copy.copy(self)
+        opening = self.opening()
+        assert opening is not None  # there is a state
+        new = state.ids[:, state.prompt_length :].tolist()
+        earlier = tuple(None if end is not None else tuple(ids) for end, ids in zip(state.finishes, new, strict=True))
+        other.plan, other.state, other.result, other.branched = state.plan, state, None, True
+        other.first_opening = replace(opening, earlier=earlier)
+        other._early = []
+        return other
 
     def pilot(self) -> Pilot:
         """What carries out commands, between two steps.

@@ -247,6 +247,8 @@ class Opening:
         encoder_outputs: What the encoder gave, one row per prompt, for encoder-decoder models.
         is_encoder_decoder: Whether the model has an encoder.
         method: The name of the decoding method.
+        earlier: For a stream that was forked: for each row the ids that it took before, or None if it had ended; else
+            None.
         began: When the run began, in seconds of `time.perf_counter()`: before the encoder ran or a prompt was read.
     """
 
@@ -258,6 +260,7 @@ class Opening:
     is_encoder_decoder: bool = False
     method: str = ""
     began: float = 0.0
+    earlier: tuple[tuple[int, ...] | None, ...] | None = None
 
     @property
     def rows(self) -> int:

@@ -271,6 +271,14 @@ class DecodingState(Books):
             last: torch.Tensor = outputs[self.plan.family.prefix + "hidden_states"][-1]
             self.context = last if self.context is None else torch.cat([self.context, last], dim=1)
 
+    def ready(self) -> ModelOutput | None:
+        """The outputs of the prompt that wait for the first step."""
+        return self._ready
+
+    def give_ready(self, outputs: ModelOutput | None) -> None:
+        """Puts others in their place."""
+        self._ready = outputs
+
     def ready_outputs(self) -> ModelOutput | None:
         """The outputs of the prompt that wait for the first step, if they hold nothing large."""
         light = {*bridge.STATE_NAMES, "logits", "encoder_last_hidden_state"}

@@ -27,6 +27,7 @@ from unspool.views import Events, Reader, Steps, View
 
 if TYPE_CHECKING:
     from unspool.control.pilot import Pilot
+    from unspool.state import DecodingState
 
 __all__ = ["Stream"]
 
@@ -356,6 +357,10 @@ class Stream(Steered, Iterator[Step], AsyncIterator[Step]):
         self._given = made if isinstance(made, Step) else self._given
         self._told.extend(events)
         return made
+
+    def _forked(self, states: list[DecodingState]) -> list[Stream]:
+        run: Any = self._source
+        return [Stream(run.branch(state), lookahead=self._lookahead) for state in states]
 
     def _must_take_orders(self) -> None:
         if self._ended or self._leave:

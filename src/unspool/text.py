@@ -170,6 +170,14 @@ class TextStream:
         self._agreed = [0] * self._prompts
         self._log: list[_Entry] = [_Entry([], self._agreed)]
         self._shown = [""] * len(self.rows)
+        if opening.earlier is not None and not self._by_beams:
+            self._take_up(opening.earlier)
+
+    def _take_up(self, earlier: Sequence[tuple[int, ...] | None]) -> None:
+        """Reads, without a word, what rows took before."""
+        for row, ids in enumerate(earlier):
+            acts = [_Act(row, token) for token in ids or ()]
+            self._do([*acts, _Act(row, finish=Finish(FinishReason.STOPPED))] if ids is None else acts)
 
     def _anew(self) -> list[RowText]:
         rows = ((row, row // self._count, row % self._count) for row in range(self._prompts * self._count))
@@ -234,10 +242,11 @@ class TextStream:
         del self._log[-count:]
         self.rows, before = self._anew(), self._shown
         self._shown = [""] * len(self.rows)
-        for act in (act for acts in kept for act in acts):
-            chunk = act.on(self.rows[act.row])
-            if chunk is not None:
-                self._shown[act.row] += chunk.text
+        for number, acts in enumerate(kept):
+            for act in acts:
+                chunk = act.on(self.rows[act.row])
+                if chunk is not None and number:  # the first holds what came before the first step
+                    self._shown[act.row] += chunk.text
         chunks = []
         for text, old, new in zip(self.rows, before, self._shown, strict=True):
             same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))

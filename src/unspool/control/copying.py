@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from unspool import afresh, bridge
 from unspool import cache as caches
+from unspool import outputs as outputs_of
 from unspool.control.timeline import Snapshot, Timeline, random_state, set_random_state
+from unspool.endings import Endings
 
 if TYPE_CHECKING:
     from unspool.families.base import Carry
     from unspool.state import DecodingState
 
-__all__ = ["copied", "restore", "snapshot"]
+__all__ = ["branch", "copied", "restore", "snapshot"]
 
 
 def copied(state: DecodingState, *, shared: bool = False) -> DecodingState:
@@ -31,6 +33,7 @@ def copied(state: DecodingState, *, shared: bool = False) -> DecodingState:
     """
     other = copy.copy(state)
     other.carry = _carry(state.carried, shared)
+    other.give_ready(outputs_of.with_state(state.ready(), other.carry.kwargs))
     other.built = _processors(state)
     other.processors = other.built
     other.timeline = Timeline(state.timeline.every)
@@ -47,6 +50,43 @@ def snapshot(state: DecodingState, *, commanded: bool = False) -> Snapshot:
     """The state as it is now."""
     users = (*state.plan.processors, *state.plan.criteria)
     return Snapshot(copied(state), random_state(state), afresh.keep(users), commanded)
+
+
+def branch(state: DecodingState, seed: int | None) -> DecodingState:
+    """A state that goes on from here by itself: with its own randomness, processors and criteria.
+
+    Args:
+        state: The state.
+        seed: The seed of its source of randomness; None to go on with the randomness that the state would.
+    """
+    other = copied(state, shared=True)
+    plan = state.plan
+    made = {id(each): _twin(each) for each in (*plan.processors, *plan.criteria)}
+    other.plan = replace(
+        plan,
+        processors=LogitsProcessorList(made[id(each)] for each in plan.processors),
+        criteria=StoppingCriteriaList(made[id(each)] for each in plan.criteria),
+    )
+    other.built = other.processors = LogitsProcessorList(made.get(id(each), each) for each in other.built)
+    if plan.criteria:
+        criteria = StoppingCriteriaList(made.get(id(each), each) for each in state.endings.criteria)
+        other.endings = Endings(criteria, plan.request.tokenizer)
+    if state.config.do_sample:
+        other.generator = torch.Generator(state.ids.device)
+        if seed is None:
+            other.generator.set_state(random_state(state))
+        else:
+            other.generator.manual_seed(seed)
+    return other
+
+
+def _twin(thing: Any) -> Any:
+    """One more of a processor or criterion, which remembers what it does and shares what is no memory."""
+    if not getattr(thing, "__dict__", None):
+        return thing
+    other = copy.copy(thing)
+    afresh.put([(other, kept) for _, kept in afresh.keep([thing])])
+    return other
 
 
 def restore(state: DecodingState, taken: Snapshot) -> None:

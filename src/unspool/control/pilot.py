@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unspool.control.copying import snapshot
-from unspool.control.rewinding import cut, go_back, put_books, why_uncuttable
+from unspool.control.copying import branch, snapshot
+from unspool.control.rewinding import cut, go_back, put_books, rewinds, why_uncuttable
 from unspool.errors import ArgumentError, StreamError, UnsupportedError
 from unspool.events import Change, Retract
 from unspool.forcing import Forced
@@ -113,6 +113,16 @@ class Pilot:
         go_back(self.state, at - count)
         changed: list[Event] = [] if self.state.config is config else [Change(self.state.config)]
         return [Retract(count, at - count), *changed]
+
+    def fork(self, count: int, seed: int | None) -> list[DecodingState]:
+        """States that go on from here, each by itself."""
+        state = self.state
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ArgumentError(f"fork takes a number of streams, 1 or more; given was {count!r}.")
+        if not rewinds(state):
+            raise UnsupportedError(f"{state.plan.method.name} can't be forked: not all of it can be copied.")
+        self._drop_waiting()
+        return [branch(state, None if seed is None else seed + number) for number in range(count)]
 
     def go_on(self) -> None:
         """Takes a snapshot if it is time for one."""

@@ -17,7 +17,7 @@ from unspool.errors import CacheError, StreamError
 if TYPE_CHECKING:
     from unspool.state import DecodingState
 
-__all__ = ["cut", "go_back", "why_uncuttable"]
+__all__ = ["cut", "go_back", "rewinds", "why_uncuttable"]
 
 _GROWING = frozenset(
     prefix + name
@@ -34,8 +34,7 @@ def go_back(state: DecodingState, steps: int) -> None:
         StreamError: The method can't go back, or the step is too long ago.
         CacheError: The cache can't be cut, and there is no snapshot.
     """
-    method = state.plan.method
-    if method.rewinds is None or (method.reads_prompt and state.config.do_sample):
+    if not rewinds(state):
         raise StreamError(f"{_name(state)} can't be rewound: more of it depends on what came before than is kept.")
     mark, taken = state.timeline.find(steps), state.timeline.nearest(steps)
     reason = "the step is too long ago" if mark is None else why_uncuttable(state, mark)
@@ -47,6 +46,12 @@ def go_back(state: DecodingState, steps: int) -> None:
     else:
         raise CacheError(f"The stream can't be rewound: {reason}. Pass snapshot_every= to keep copies to go back to.")
     state.timeline.forget(steps)
+
+
+def rewinds(state: DecodingState) -> bool:
+    """Whether the method can be begun anew at an earlier step, or in a copy of the state."""
+    method = state.plan.method
+    return method.rewinds is not None and not (method.reads_prompt and state.config.do_sample)
 
 
 def why_uncuttable(state: DecodingState, mark: Mark) -> str | None:

@@ -11,6 +11,8 @@ from unspool.texts import Tokens
 
 if TYPE_CHECKING:
     from unspool.control.pilot import Pilot
+    from unspool.state import DecodingState
+    from unspool.stream import Stream
 
 __all__ = ["Steered"]
 
@@ -103,6 +105,35 @@ class Steered(ABC):
         """
         latest = self._latest()
         return self._order(lambda pilot: pilot.replace(tokens, latest), retracts=True)
+
+    @abstractmethod
+    def _forked(self, states: list[DecodingState]) -> list[Any]:
+        """Streams over copies of the state."""
+
+    def fork(self, count: int = 1, *, seed: int | None = None) -> list[Stream]:
+        """Streams that go on from here, each by itself: what is done to one, the others don't see.
+
+        They share what the cache holds so far; each copies it when it first writes to it. Sinks stay with this stream.
+
+        Args:
+            count: How many.
+            seed: For sampling: the first is seeded with this, the next with one more, and so on. By default each goes
+                on as this stream would.
+
+        Raises:
+            ArgumentError: `count` is no number of streams.
+            UnsupportedError: The decoding method can't be copied.
+
+        Example:
+            >>> from unspool import generate_stream
+            >>> stream = generate_stream(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=4)
+            >>> first = next(stream)
+            >>> [branch] = stream.fork()
+            >>> branch.force(11)
+            >>> [int(step.tokens) for step in branch][0], len([*stream])
+            (11, 3)
+        """
+        return self._forked(self._order(lambda pilot: ([], pilot.fork(count, seed))))
 
     def rewind(self, count: int = 1) -> None:
         """Goes back some steps, with everything: cache, randomness, processors, text. Sinks get a `Retract`.
