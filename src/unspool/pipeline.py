@@ -175,7 +175,9 @@ class Run:
         if self.state.carry is None:
             raise StreamError("The stream is over; it takes no commands any more.")
         self.state.timeline.begin(self.state)
-        return Pilot(self.state)
+        pilot = Pilot(self.state)
+        pilot.go_on()
+        return pilot
 
     def interrupt(self) -> None:
         """Does nothing: a forward under way is not broken off."""

@@ -237,6 +237,9 @@ class TextStream:
 
     def _go_back(self, count: int) -> list[TextChunk]:
         """Undoes some steps: for each row whose text changes, a chunk that says how."""
+        count = min(count, len(self._log) - 1)  # of those before, this text never heard
+        if not count:
+            return []
         self._agreed = list(self._log[-count].agreed)
         kept = [entry.acts for entry in self._log[:-count]]
         del self._log[-count:]

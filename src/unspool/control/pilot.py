@@ -109,6 +109,8 @@ class Pilot:
             raise ArgumentError(f"rewind({count}) would go past the prompt: {at} steps have been made.")
         if count == 0:
             return []
+        if at - count < self.state.timeline.first:
+            raise StreamError(f"rewind({count}) would go past the step at which this stream was forked.")
         config = self.state.config
         go_back(self.state, at - count)
         changed: list[Event] = [] if self.state.config is config else [Change(self.state.config)]
@@ -127,7 +129,12 @@ class Pilot:
     def go_on(self) -> None:
         """Takes a snapshot if it is time for one."""
         state, every = self.state, self.state.timeline.every
-        if every and state.running and self._waiting() == 0 and state.steps % every == 0:
+        if not every or not state.running or self._waiting():
+            return
+        taken = state.timeline.snapshots
+        if any(it.state.steps == state.steps for it in taken):
+            return
+        if state.steps % every == 0 or not taken:
             state.timeline.snapshots.append(snapshot(state))
 
     def _commanded(self) -> list[Event]:

@@ -80,12 +80,13 @@ class Timeline:
         self.snapshots: list[Snapshot] = []
         self.kwargs: dict[str, Any] = {}
         self.outputs: Any = None
-        self.width = self.cached = 0
+        self.width = self.cached = self.first = 0
 
     def begin(self, state: DecodingState) -> None:
         """Notes what the run begins with, once the prompt has been read."""
         if self.marks:
             return
+        self.first = state.steps
         carry = state.carried
         self.kwargs, self.width = dict(carry.kwargs), state.width
         self.cached = caches.length(carry.cache)
