@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tiny import prompt, tiny_model, tiny_tokenizer
 from unspool import Finish, FinishReason, Step, generate_stream
+from unspool.errors import StreamError
 from unspool.text import TextStream
 
 KINDS = [
@@ -75,8 +76,13 @@ class Commands(RuleBasedStateMachine):
             self.shown[chunk.row] = row[: len(row) - chunk.back] + chunk.text
 
     def command(self, name, *given):
-        self.held.append((self.at, name, given))
-        getattr(self.stream, name)(*given)
+        try:
+            getattr(self.stream, name)(*given)
+        except StreamError:
+            assert self.beams  # what was left of the search was over when its last other prompt was stopped
+            self.over = True
+        else:
+            self.held.append((self.at, name, given))
 
     @property
     def live(self):
@@ -86,12 +92,15 @@ class Commands(RuleBasedStateMachine):
             gone |= {row for step in self.steps for row in step.ended}
         elif self.steps and self.steps[-1].ended:
             gone = set(range(count))
-        return [row for row in range(count) if row not in gone]
+        return [row for row in range(count) if row not in gone and not self.over]
 
     @rule(count=st.integers(1, 4))
     def go_on(self, count):
         while count and not self.over and self.live:
-            event = next(self.events)
+            event = next(self.events, None)
+            if event is None:  # the same
+                self.over = True
+                break
             self.note(event)
             count -= isinstance(event, Step)
             self.at = len(self.steps)
@@ -107,7 +116,7 @@ class Commands(RuleBasedStateMachine):
         row = data.draw(st.sampled_from(self.live))
         self.command("stop", row)
 
-    @precondition(lambda self: self.at > self.base)
+    @precondition(lambda self: self.at > self.base and not self.over)
     @rule(data=st.data())
     def rewind(self, data):
         back = data.draw(st.integers(1, self.at - self.base))
