@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 import torch
 
 from tiny import EOS, prompt, tiny_model, tiny_tokenizer
-from unspool import FinishReason, Step, generate_stream
+from unspool import FinishReason, Step, explore, generate_stream
+from unspool.control.commands import Force, Replace, Rewind
 from unspool.errors import ArgumentError, CacheError, SinkError, StreamError, UnsupportedError
 from unspool.events import Retract
 from unspool.sinks import CallbackSink, CollectSink, TextSink
@@ -332,6 +334,114 @@ def test_a_processor_that_counts_counts_for_each_fork_apart():
     list(one.steps(2))
     [branch] = one.fork()
     assert tokens(branch) == tokens(one) == [[23 + i] for i in range(6)]
+
+
+# ------------------------------------------------------------------------------------------------- activations
+
+
+def test_an_intervention_changes_the_steps_it_is_for_and_no_others():
+    whole, one = list(stream(rows=1)), stream(rows=1)
+    one.intervene(0, lambda hidden, step: hidden + 1, from_step=3, to_step=4)
+    changed = list(one)
+    same = [torch.equal(a.logits, b.logits) for a, b in zip(whole, changed, strict=True)]
+    assert same[:4] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "bart", "mamba"])
+def test_a_layer_is_found_by_number_name_or_itself(name):
+    seen = []
+    one = stream(name, rows=1)
+    model = one._source.plan.model
+    one.intervene(-1, lambda hidden, step: seen.append((step, "number")))
+    one.intervene(model.get_output_embeddings(), lambda hidden, step: seen.append((step, "itself")))
+    next(one)
+    assert seen == [(0, "number"), (0, "itself")]
+
+
+def test_other_streams_of_the_model_do_not_see_an_intervention():
+    model, ids = tiny_model(), prompt(1, 5)
+    one, other = (generate_stream(model, **ids, **PLAIN) for _ in range(2))
+    one.intervene(0, lambda hidden, step: hidden * 0)
+    mixed = list(zip(one, other, strict=True))
+    assert tokens(step for _, step in mixed) == tokens(generate_stream(model, **ids, **PLAIN))
+    assert tokens(step for step, _ in mixed) != tokens(step for _, step in mixed)
+
+
+def test_hooks_are_gone_after_an_error_in_the_function():
+    model = tiny_model()
+    one = generate_stream(model, **prompt(1, 5), **PLAIN)
+    one.intervene(0, lambda hidden, step: 1 / 0 if step == 2 else None)
+    made = []
+    with pytest.raises(ZeroDivisionError):
+        made.extend(one)
+    assert len(made) == 0 or len(made) == 2
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_an_intervention_can_be_removed():
+    seen = []
+    one = stream(rows=1)
+    taken = one.intervene(0, lambda hidden, step: seen.append(step))
+    next(one)
+    taken.remove()
+    list(one)
+    assert seen == [0]
+
+
+def test_a_wrong_layer_or_result_is_refused():
+    one = stream(rows=1)
+    for layer in (2, "model.nowhere", torch.nn.Linear(1, 1), 0.5):
+        with pytest.raises(ArgumentError, match="layer"):
+            one.intervene(layer, lambda hidden, step: None)
+    one.intervene(0, lambda hidden, step: hidden[:, :1])
+    with pytest.raises(ArgumentError, match="intervene"):
+        next(one)
+
+
+# ---------------------------------------------------------------------------------------------- trees, records
+
+
+def test_the_tree_has_the_likeliest_tokens_with_the_probabilities_of_a_plain_forward():
+    model, ids = tiny_model(), prompt(1, 5)["input_ids"]
+    one = generate_stream(model, ids, **PLAIN)
+    next(one)
+    root = explore(one, width=2, depth=2)
+    longer = one.result.sequences
+    logprobs = model(longer).logits[0, -1].log_softmax(-1)
+    best, best_tokens = logprobs.topk(2)
+    assert [child.token for child in root.children] == best_tokens.tolist()
+    assert torch.allclose(torch.tensor([child.logprob for child in root.children]), best, atol=1e-5)
+    then = model(torch.cat([longer, best_tokens[:1, None]], 1)).logits[0, -1].log_softmax(-1)
+    assert root.children[0].children[0].total == pytest.approx(float(best[0] + then.max()), abs=1e-5)
+    assert sum(chance for _, chance in root.paths()) < 1
+    assert len(list(one)) == 7
+
+
+def test_the_tree_is_drawn_by_rich():
+    from rich.console import Console
+
+    console = Console(width=60, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(explore(stream(rows=1), width=2, depth=2, tokenizer=tiny_tokenizer()))
+    console.file.close()
+    assert len(console.export_text().splitlines()) == 7
+
+
+def test_explore_refuses_what_is_no_tree():
+    with pytest.raises(ArgumentError, match="width=0"):
+        explore(stream(rows=1), width=0)
+    with pytest.raises(ArgumentError, match="one row"):
+        explore(stream(rows=2))
+
+
+def test_commands_can_be_sent_as_records():
+    one, other, plain = stream(rows=1), stream(rows=1), tokens(stream(rows=1))
+    got = [next(one), one.send(Force([11, 12])), one.send(Rewind(1)), one.send(Replace(13))]
+    assert tokens(got)[:3] == [plain[0], [11], plain[1]]  # the rewind undid what was forced since
+    next(other)
+    other.force(13)
+    assert tokens(other)[1:] == tokens([got[3], *one])
+    with pytest.raises(ArgumentError, match="no command"):
+        stream().send("stop")
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

@@ -16,6 +16,7 @@ def run(monkeypatch, capsys):
     """Runs an example on the model that is loaded already; returns the lines it prints."""
     loaded = smollm2_or_tiny()
     monkeypatch.setattr("unspool.cli.load_model", lambda: loaded)
+    monkeypatch.setattr("builtins.input", lambda asked: "")
 
     def run(name):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
@@ -49,3 +50,27 @@ def test_the_text_of_stream_text_is_all_there(run):
     ids = model.generate(**inputs, max_new_tokens=40, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     assert shown == tokenizer.decode(ids, skip_special_tokens=True)
     assert lines[-1].startswith(f"{len(ids)} tokens; ended by ")
+
+
+@pytest.mark.parametrize("name", ["thinking_budget.py", "pick_by_hand.py", "tree.py", "patch_activation.py"])
+def test_the_examples_of_control_have_under_forty_lines(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) < 40
+
+
+def test_a_thinking_block_is_closed_when_its_budget_is_spent(run):
+    text = "\n".join(run("thinking_budget.py"))
+    if INSTALLED:
+        assert text.index("<think>") < text.index("</think>")
+
+
+def test_tokens_picked_by_hand_are_in_the_text(run, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda asked: "2")
+    lines = run("pick_by_hand.py")
+    assert sum(line.startswith("  2  ") for line in lines) == 8
+
+
+def test_the_patched_text_is_another_from_step_5_on(run):
+    plain, patched = (line.split(": ", 1)[1] for line in run("patch_activation.py"))
+    assert plain != patched
+    if INSTALLED:
+        assert plain[1:8] == patched[1:8]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unspool.api import generate, generate_stream, prefill
     from unspool.best import best_of
     from unspool.choosing import choose
+    from unspool.control.exploring import explore
     from unspool.custom import custom_generate
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
@@ -58,6 +59,7 @@ __all__ = [
     "choose",
     "custom_generate",
     "decoding_method",
+    "explore",
     "generate",
     "generate_stream",
     "prefill",
@@ -70,6 +72,7 @@ _HOMES = {
     "unspool.api": ("generate", "generate_stream", "prefill"),
     "unspool.best": ("best_of",),
     "unspool.choosing": ("choose",),
+    "unspool.control.exploring": ("explore",),
     "unspool.custom": ("custom_generate",),
     "unspool.decoding.registry": ("decoding_method",),
     "unspool.families.registry": ("register_family",),

@@ -28,12 +28,14 @@ class Books:
         finishes: How each row ended; None while it is live.
         forced: The tokens that rows will take next, whatever is chosen for them.
         memory: What methods keep from one step to the next; see `recall`.
+        history: The scores of all steps, for criteria that read them; None if none are kept.
         turn: How often the state has been taken elsewhere than its method left it. The method then begins anew.
     """
 
     ids: torch.Tensor
     endings: Endings
     pad: torch.Tensor | None
+    history: tuple[torch.Tensor, ...] | None
 
     def open_books(self) -> None:
         """Begins with all rows live."""
@@ -66,6 +68,10 @@ class Books:
         self.live = self.live.clone()
         self.live[list(ended)] = False
         self.forced = self.forced.drop(ended)
+
+    def longer_history(self, scores: torch.Tensor | None) -> tuple[torch.Tensor, ...] | None:
+        """The scores of all steps with those of one more, if they are kept."""
+        return self.history if self.history is None or scores is None else (*self.history, scores)
 
     def recall(self, name: str, make: Callable[[], T]) -> T:
         """What a method keeps from one step to the next, made at the first time.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+from unspool.control.interventions import Interventions
 from unspool.records import Opening
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Request:
     seed: int | None = None
     generator: torch.Generator | None = None
     snapshot_every: int | None = None
+    interventions: Interventions = field(default_factory=Interventions)
     whole: bool = False
     """Whether only the result is wanted, in transformers' form, as by `generate()`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)

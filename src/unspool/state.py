@@ -69,7 +69,7 @@ class DecodingState(Books):
         self._scores: torch.Tensor | None = None
         self.width = 0
         self._origin = 0
-        self._history: tuple[torch.Tensor, ...] | None = () if constraints.keeps_scores else None
+        self.history = () if constraints.keeps_scores else None
         self.settle: Callable[[Finish], Result] | None = None
         self.timeline = Timeline(plan.request.snapshot_every)
         users = (*plan.processors, *plan.criteria)
@@ -144,10 +144,9 @@ class DecodingState(Books):
             tokens, mask, self.forced = self.forced.put(tokens, self.live)
         length = self.length
         self.ids = torch.cat([self.ids, tokens[:, None]], dim=-1)
-        if self._history is not None:
-            self._history += (self._scores,)  # type: ignore[operator]
+        self.history = self.longer_history(self._scores)
         was_live = self.live
-        self.live, ended = self.endings.ask(self.ids, self._history, was_live)
+        self.live, ended = self.endings.ask(self.ids, self.history, was_live)
         if ended:
             self.note(ended)
         return self._step(length, tokens, live=was_live, ended=ended, drafted=drafted, forced=mask)
@@ -184,10 +183,9 @@ class DecodingState(Books):
         Returns:
             bool `(candidates,)`, and a `Finish` for each candidate that would end.
         """
-        if self._history is not None:
-            self._history += (self._scores,)  # type: ignore[operator]
+        self.history = self.longer_history(self._scores)
         everyone = torch.ones(ids.shape[0], dtype=torch.bool, device=ids.device)
-        return self.endings.ask(ids, self._history, everyone)
+        return self.endings.ask(ids, self.history, everyone)
 
     def advance(self, beams: Beams, *, ended: dict[int, Finish], running: bool, **more: Any) -> Step:
         """Makes the rows those of some beams, each its parent's with one token more: the step to yield.
@@ -247,6 +245,9 @@ class DecodingState(Books):
         carry = self.carried
         self.width = outputs_of.width(inputs, self.plan.family.prefix)
         call = carry.call if decoding else self.plan.model
+        interventions = self.plan.request.interventions
+        if interventions.held:
+            call = interventions.within(call, self.steps)
         if carry.kept or (decoding and self._settings is not None):
             with carry.kept.in_place(), self._settings() if decoding and self._settings else contextlib.nullcontext():
                 outputs = call(**inputs, return_dict=True)
@@ -287,16 +288,6 @@ class DecodingState(Books):
     def hold_again(self, outputs: ModelOutput | None, width: int) -> None:
         """Puts back what waited for the first step; without outputs, that reads the last position again."""
         self._ready, self.width = outputs, width
-
-    @property
-    def history_length(self) -> int | None:
-        """How many steps' scores are kept; None if none are to be."""
-        return None if self._history is None else len(self._history)
-
-    def shorten_history(self, length: int | None) -> None:
-        """Forgets the scores of later steps."""
-        if self._history is not None:
-            self._history = self._history[:length]
 
     def expand(self, count: int) -> None:
         """Repeats each row `count` times: ids, carried inputs, cache, and the held outputs of the prompt."""
@@ -343,7 +334,7 @@ class DecodingState(Books):
         if self.carry is not None:
             self.carry.kept.leave_with(self.carry.cache if self.plan.returns_cache else None)
             self.carry.empty()  # an error's traceback may hold on to it
-        self.carry = self.inputs = self._ready = self.outputs = self._logits = self._scores = self._history = None
+        self.carry = self.inputs = self._ready = self.outputs = self._logits = self._scores = self.history = None
 
     def _next_inputs(self) -> dict[str, Any]:
         return self.plan.family.step_inputs(self.plan.model, self.carried, self.ids)

@@ -6,17 +6,14 @@ import itertools
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-import torch
-
 from unspool.ahead import Ahead, Made
 from unspool.ambient import autocast_now
-from unspool.control.verbs import Steered
-from unspool.errors import SinkError, StreamError, UnsupportedError
-from unspool.events import PAUSE
+from unspool.control.orders import Ordered
+from unspool.errors import SinkError, StreamError
 from unspool.fanout import AnySink, SinkGroup, Source, drive
 from unspool.records import Event, Finish, FinishReason, Result, Step, TextChunk
 from unspool.sinks.base import StopStream
@@ -26,15 +23,14 @@ from unspool.stepping import stepper_of
 from unspool.views import Events, Reader, Steps, View
 
 if TYPE_CHECKING:
-    from unspool.control.pilot import Pilot
-    from unspool.state import DecodingState
+    pass
 
 __all__ = ["Stream"]
 
 T = TypeVar("T")
 
 
-class Stream(Steered, Iterator[Step], AsyncIterator[Step]):
+class Stream(Ordered, Iterator[Step], AsyncIterator[Step]):
     """A generation that is under way: pull a step, look at it, pull the next.
 
     With `for`, nothing runs before the first `next()`, and nothing runs between two. Leaving early costs nothing more:
@@ -57,7 +53,7 @@ class Stream(Steered, Iterator[Step], AsyncIterator[Step]):
     """
 
     def __init__(self, source: Source, sinks: Iterable[AnySink] = (), *, lookahead: int = 1) -> None:
-        self._source = source
+        self._source: Source = source
         self._ahead: Ahead | None = None
         self._ended = False
         self._leave = False
@@ -336,48 +332,6 @@ class Stream(Steered, Iterator[Step], AsyncIterator[Step]):
         if isinstance(event, Step):
             self._last = event
         return event
-
-    def _latest(self) -> Step | None:
-        return self._last
-
-    def _order(self, order: Callable[[Pilot], tuple[list[Event], T]], *, retracts: bool = False) -> T:
-        self._must_take_orders()
-        if retracts:
-            self._sinks.must_retract()
-        make = getattr(self._source, "pilot", None)
-        if make is None:
-            raise UnsupportedError("There is no model behind this stream, which could be given commands.")
-        if self._thread is None:
-            self._begin()
-        with torch.inference_mode(False), torch.no_grad():
-            events, made = order(make())
-        for event in events:
-            self._last = event if isinstance(event, Step) else None
-            self._sinks.take(event)
-        self._given = made if isinstance(made, Step) else self._given
-        self._told.extend(events)
-        return made
-
-    def _forked(self, states: list[DecodingState]) -> list[Stream]:
-        run: Any = self._source
-        return [Stream(run.branch(state), lookahead=self._lookahead) for state in states]
-
-    def _must_take_orders(self) -> None:
-        if self._ended or self._leave:
-            raise StreamError("The stream is over; it takes no commands any more.")
-        if self._ahead is not None or self._waited:
-            raise StreamError("Commands are for streams that are iterated with `for`; this one is awaited.")
-        other = self._thread is not None and self._thread != threading.get_ident()
-        if other or getattr(self._events, "gi_running", False):
-            raise StreamError("A stream takes commands between two steps, from the thread that iterates it.")
-
-    def _begin(self) -> None:
-        """Reads the prompt, and stops before the first step."""
-        self._source.pausing = True  # type: ignore[attr-defined]
-        events: list[Event] = []
-        while (event := self.next_event()) is not PAUSE:
-            events.append(event)
-        self._told.extend(events)
 
     def _leave_with(self, error: BaseException) -> None:
         """Ends the run with an error of the consumer's, so that sinks learn of it."""

@@ -64,6 +64,7 @@ def branch(state: DecodingState, seed: int | None) -> DecodingState:
     made = {id(each): _twin(each) for each in (*plan.processors, *plan.criteria)}
     other.plan = replace(
         plan,
+        request=replace(plan.request, interventions=plan.request.interventions.copied()),
         processors=LogitsProcessorList(made[id(each)] for each in plan.processors),
         criteria=StoppingCriteriaList(made[id(each)] for each in plan.criteria),
     )

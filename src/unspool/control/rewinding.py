@@ -118,7 +118,7 @@ def put_books(state: DecodingState, mark: Mark) -> None:
     for name in (*names, "plan", "config", "built", "endings", "pad"):
         setattr(state, name, getattr(mark, name))
     state.processors = mark.built
-    state.shorten_history(mark.history)
+    state.history = None if state.history is None else state.history[: mark.history]
 
 
 def _shorter(state: DecodingState, name: str, value: Any, count: int) -> Any:

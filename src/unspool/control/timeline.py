@@ -107,7 +107,7 @@ class Timeline:
                 finishes=state.finishes,
                 stopped=state.stopped,
                 forced=state.forced,
-                history=state.history_length,
+                history=None if state.history is None else len(state.history),
                 plan=state.plan,
                 config=state.config,
                 built=state.built,

@@ -6,10 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from unspool.control.commands import Command, Force, Replace, Rewind, Stop
+from unspool.control.interventions import Function, Intervention, Interventions, find_layer
+from unspool.errors import ArgumentError
 from unspool.records import Event, Step
 from unspool.texts import Tokens
 
 if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
     from unspool.control.pilot import Pilot
     from unspool.state import DecodingState
     from unspool.stream import Stream
@@ -34,6 +40,75 @@ class Steered(ABC):
     @abstractmethod
     def _latest(self) -> Step | None:
         """The latest step, while it is the latest."""
+
+    def send(self, command: Command) -> Step:
+        """Carries out a command that is at hand as a record, and gives the next step.
+
+        Args:
+            command: A `Stop`, `Force`, `Replace` or `Rewind` of `unspool.control.commands`.
+
+        Raises:
+            ArgumentError: It is no command.
+            StopIteration: There is no next step.
+
+        Example:
+            >>> from unspool import generate_stream
+            >>> from unspool.control.commands import Force
+            >>> stream = generate_stream(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=3)
+            >>> int(stream.send(Force(11)).tokens)
+            11
+        """
+        match command:
+            case Stop(rows):
+                self.stop(rows)
+            case Force(tokens, rows):
+                self.force(tokens, rows)
+            case Replace(tokens):
+                self.replace(tokens)
+            case Rewind(count):
+                self.rewind(count)
+            case _:
+                raise ArgumentError(f"{command!r} is no command; a Stop, Force, Replace or Rewind would do.")
+        return next(self)
+
+    @abstractmethod
+    def __next__(self) -> Step:
+        """The next step."""
+
+    @abstractmethod
+    def _model_and_interventions(self) -> tuple[PreTrainedModel, Interventions]:
+        """The model, and what is done to its activations."""
+
+    def intervene(
+        self, layer: int | str | nn.Module, function: Function, from_step: int = 0, to_step: int | None = None
+    ) -> Intervention:
+        """Has a function read, or change, what a layer gives. Only this stream's forwards are touched.
+
+        Args:
+            layer: The number of a decoder layer, the name of a module of the model, or the module.
+            function: `(hidden, step) -> hidden or None`. Hidden states are `(rows, positions, size)`: those of
+                the prompt for step 0, if the function is there before the prompt is read.
+            from_step: The first step for whose forward it is called.
+            to_step: The first one for which it isn't any more; None for never.
+
+        Returns:
+            The intervention, to be taken away with `remove()`.
+
+        Raises:
+            ArgumentError: There is no such layer.
+
+        Example:
+            >>> from unspool import generate_stream
+            >>> stream = generate_stream(tiny_model(), torch.tensor([[5, 6, 7]]), max_new_tokens=3)
+            >>> shapes = []
+            >>> taken = stream.intervene(0, lambda hidden, step: shapes.append((step, hidden.shape[1])))
+            >>> len([*stream]), shapes
+            (3, [(0, 3), (1, 1), (2, 1)])
+        """
+        model, interventions = self._model_and_interventions()
+        made = Intervention(find_layer(model, layer), function, from_step, to_step)
+        interventions.held.append(made)
+        return made
 
     def stop(self, rows: Rows = None) -> None:
         """Ends some rows here, as `Finish(STOPPED)`; the others go on undisturbed.
@@ -138,7 +213,8 @@ class Steered(ABC):
     def rewind(self, count: int = 1) -> None:
         """Goes back some steps, with everything: cache, randomness, processors, text. Sinks get a `Retract`.
 
-        What comes then is what would have come, had the steps never been made.
+        What comes then is what would have come, had the steps never been made; commands given after the step that it
+        goes back to are undone, too.
 
         Args:
             count: How many steps.
