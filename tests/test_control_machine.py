@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from tiny import prompt, tiny_model, tiny_tokenizer
-from unspool import Finish, FinishReason, Step, generate_stream
+from unspool import Finish, FinishReason, Step, generate_stream, resume
 from unspool.errors import StreamError
 from unspool.text import TextStream
 
@@ -132,13 +133,23 @@ class Commands(RuleBasedStateMachine):
         [branch] = self.stream.fork()
         next(branch)  # goes its own way
         [branch] = self.stream.fork()
+        self.go_over_to(branch)
+
+    @precondition(lambda self: self.live and not self.beams)
+    @rule()
+    def save_and_resume(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.stream.save(f"{folder}/stream")
+            again = resume(tiny_model(self.name), f"{folder}/stream", tokenizer=tiny_tokenizer(), snapshot_every=3)
+        self.go_over_to(again)
+
+    def go_over_to(self, stream):
         for event in [] if self.text is None else list(self.stream._told):
             self.note(event)
+        shown, before = self.shown, self.steps
         self.base, self.fixed = self.at, len(self.held)
-        shown = self.shown
-        before = self.steps
         self.stream.close()
-        self.follow(branch, before)
+        self.follow(stream, before)
         self.shown = shown
 
     def teardown(self):

@@ -575,3 +575,9 @@ def test_opentelemetry_gets_a_span_and_metrics_by_its_conventions():
     assert span.attributes["error.type"] == "OSError"
     assert not span.status.is_ok
     metering.shutdown()
+
+
+def test_an_output_of_a_models_own_class_is_played_again():
+    file = io.BytesIO()
+    generate_stream(tiny_model("mamba"), **prompt(1, 4), max_new_tokens=2).to(RecordSink(file))
+    assert [tuple(step.outputs.logits.shape) for step in replay(file)] == [(1, 1, 160)] * 2

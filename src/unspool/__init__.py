@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unspool.best import best_of
     from unspool.choosing import choose
     from unspool.control.exploring import explore
+    from unspool.control.resuming import resume
     from unspool.custom import custom_generate
     from unspool.decoding.registry import decoding_method
     from unspool.families.registry import register_family
@@ -64,6 +65,7 @@ __all__ = [
     "generate_stream",
     "prefill",
     "register_family",
+    "resume",
     "score",
     "stream_pipeline",
 ]
@@ -73,6 +75,7 @@ _HOMES = {
     "unspool.best": ("best_of",),
     "unspool.choosing": ("choose",),
     "unspool.control.exploring": ("explore",),
+    "unspool.control.resuming": ("resume",),
     "unspool.custom": ("custom_generate",),
     "unspool.decoding.registry": ("decoding_method",),
     "unspool.families.registry": ("register_family",),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import transformers
 from transformers import (
     GenerationConfig,
     GenerationMixin,
@@ -528,6 +529,8 @@ def decode_settings(model: PreTrainedModel) -> Callable[[], AbstractContextManag
         return None
     return cast("Callable[[], AbstractContextManager[None]]", model._optimize_model_for_decode)
 
+
+MAJOR_VERSION = transformers.__version__.split(".")[0]
 
 REMEMBERING: tuple[type, ...] = (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,

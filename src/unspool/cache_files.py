@@ -19,7 +19,7 @@ from unspool.errors import CacheError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["fingerprint", "load", "save"]
+__all__ = ["digest_of", "fill", "fingerprint", "kind_of", "load", "parts_of", "save"]
 
 _FORMAT = "unspool-caches-1"
 _PASSING = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
@@ -49,14 +49,14 @@ def save(path: str | Path, model: PreTrainedModel, held: Sequence[tuple[Sequence
         layers = []
         for place, layer in enumerate(cache.layers):
             plain: dict[str, Any] = {}
-            for name, value in _parts(layer):
+            for name, value in parts_of(layer):
                 if isinstance(value, torch.Tensor):
                     tensors[f"{number}.{place}.{name}"] = value.detach().cpu().contiguous()
                 else:
                     plain[name] = value
-            layers.append({"kind": _kind(layer), "plain": plain})
+            layers.append({"kind": kind_of(layer), "plain": plain})
         entries.append({"ids": list(ids), "layers": layers})
-    header = {"format": _FORMAT, "model": fingerprint(model), "entries": entries, "digest": _digest(tensors)}
+    header = {"format": _FORMAT, "model": fingerprint(model), "entries": entries, "digest": digest_of(tensors)}
     save_file(tensors, str(path), metadata={"unspool": json.dumps(header)})
 
 
@@ -76,7 +76,7 @@ def load(path: str | Path, model: PreTrainedModel) -> list[tuple[list[int], Cach
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CacheError(f"{path} is damaged, or no file of caches: {error}") from error
-    if header.get("digest") != _digest(tensors):
+    if header.get("digest") != digest_of(tensors):
         raise CacheError(f"{path} is damaged: its tensors aren't those that were written.")
     try:
         return [_entry(model, number, entry, tensors) for number, entry in enumerate(header["entries"])]
@@ -92,18 +92,18 @@ def _entry(
         if place == len(cache.layers):
             cache.layers.append(DynamicLayer())
         layer = cache.layers[place]
-        if told["kind"] != _kind(layer):
-            raise ValueError(f"layer {place} is a {told['kind']}, where the model has a {_kind(layer)}")
+        if told["kind"] != kind_of(layer):
+            raise ValueError(f"layer {place} is a {told['kind']}, where the model has a {kind_of(layer)}")
         mine = {
             name.split(".", 2)[2]: tensor.to(model.device)
             for name, tensor in tensors.items()
             if name.startswith(f"{number}.{place}.")
         }
-        _fill(layer, {**told["plain"], **mine})
+        fill(layer, {**told["plain"], **mine})
     return [int(token) for token in entry["ids"]], cache
 
 
-def _parts(layer: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(layer: Any) -> Iterator[tuple[str, Any]]:
     """All that a layer holds, by name: tensors, numbers and flags, those in its dicts as `name/key`."""
     for name, value in vars(layer).items():
         if name.startswith("_") or name in ("dtype", "device", "limit"):
@@ -113,7 +113,12 @@ def _parts(layer: Any) -> Iterator[tuple[str, Any]]:
                 yield (name if key is None else f"{name}/{key}"), item
 
 
-def _fill(layer: Any, parts: dict[str, Any]) -> None:
+def fill(layer: Any, parts: dict[str, Any]) -> None:
+    """Puts into a layer what another held.
+
+    Raises:
+        ValueError: It has no such part.
+    """
     known = vars(layer)
     for name, value in parts.items():
         outer, _, key = name.partition("/")
@@ -127,12 +132,13 @@ def _fill(layer: Any, parts: dict[str, Any]) -> None:
             layer.dtype, layer.device = value.dtype, value.device
 
 
-def _kind(layer: Any) -> str:
+def kind_of(layer: Any) -> str:
     """The name of a layer's class in transformers."""
     return next(kind.__name__ for kind in type(layer).__mro__ if kind.__module__.startswith("transformers."))
 
 
-def _digest(tensors: dict[str, torch.Tensor]) -> str:
+def digest_of(tensors: dict[str, torch.Tensor]) -> str:
+    """What tells some tensors from others."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())

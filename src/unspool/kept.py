@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +58,16 @@ class KeptState:
     def held(self) -> tuple[Any, ...]:
         """The values, as they are."""
         return tuple(self._values)
+
+    def hold(self, values: Sequence[Any]) -> None:
+        """Takes up the values that another held.
+
+        Raises:
+            ValueError: They are not as many.
+        """
+        if len(values) != len(self._slots):
+            raise ValueError(f"the model keeps {len(self._slots)} values, not {len(values)}")
+        self._values = list(values)
 
     def copied(self) -> KeptState:
         """One with copies of them, for a copy of the run."""

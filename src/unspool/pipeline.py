@@ -82,9 +82,12 @@ class Run:
     """
 
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
-        self.pausing = self.branched = False
         self._pipeline = pipeline
         self._early, self.plan = _exhaust(_named("configure", pipeline.configure(request)))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.pausing = self.branched = False
         self.made: ModelInputs | None = None
         self.constraints: Constraints | None = None
         self.state: DecodingState | WatchedLoop | None = None
@@ -154,12 +157,29 @@ class Run:
         other = copy.copy(self)
         opening = self.opening()
         assert opening is not None  # there is a state
+        other._take_up(state, opening)
+        return other
+
+    @classmethod
+    def resumed(cls, state: DecodingState, inputs: ModelInputs) -> Run:
+        """A run that goes on from a state that was made in another way.
+
+        Args:
+            state: The state, after some step.
+            inputs: What it began with.
+        """
+        run = cls.__new__(cls)
+        run._pipeline, run.plan, run.began = Pipeline(), state.plan, time.perf_counter()
+        run._begin()
+        run._take_up(state, open_run(state.plan, inputs, time.perf_counter()))
+        return run
+
+    def _take_up(self, state: DecodingState, opening: Opening) -> None:
         new = state.ids[:, state.prompt_length :].tolist()
         earlier = tuple(None if end is not None else tuple(ids) for end, ids in zip(state.finishes, new, strict=True))
-        other.plan, other.state, other.result, other.branched = state.plan, state, None, True
-        other.first_opening = replace(opening, earlier=earlier)
-        other._early = []
-        return other
+        self.plan, self.state, self.result, self.branched = state.plan, state, None, True
+        self.first_opening = replace(opening, earlier=earlier)
+        self._early = []
 
     def pilot(self) -> Pilot:
         """What carries out commands, between two steps.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from unspool.control.copying import branch, snapshot
 from unspool.control.rewinding import cut, go_back, put_books, rewinds, why_uncuttable
+from unspool.control.saving import save
 from unspool.errors import ArgumentError, StreamError, UnsupportedError
 from unspool.events import Change, Retract
 from unspool.forcing import Forced
@@ -125,6 +127,13 @@ class Pilot:
             raise UnsupportedError(f"{state.plan.method.name} can't be forked: not all of it can be copied.")
         self._drop_waiting()
         return [branch(state, None if seed is None else seed + number) for number in range(count)]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the state to a file."""
+        if not rewinds(self.state):
+            raise UnsupportedError(f"{self.state.plan.method.name} can't be saved: not all of it can be copied.")
+        self._drop_waiting()
+        save(path, self.state)
 
     def go_on(self) -> None:
         """Takes a snapshot if it is time for one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unspool.control.commands import Command, Force, Replace, Rewind, Stop
@@ -209,6 +210,37 @@ class Steered(ABC):
             (11, 3)
         """
         return self._forked(self._order(lambda pilot: ([], pilot.fork(count, seed))))
+
+    def save(self, path: str | Path) -> None:
+        """Writes all of the stream to a file, from which `resume` goes on, in another process too.
+
+        The file is in the safetensors format, with everything that is no tensor as JSON in its header. The stream can
+        be gone on with. What processors and criteria of your own remember is not written.
+
+        Args:
+            path: Where to write.
+
+        Raises:
+            UnsupportedError: The method, the cache or an input can't be written.
+
+        Example:
+            >>> import tempfile
+            >>> from unspool import generate_stream, resume
+            >>> model = tiny_model()
+            >>> stream = generate_stream(model, torch.tensor([[5, 6, 7]]), max_new_tokens=4)
+            >>> first = next(stream)
+            >>> with tempfile.NamedTemporaryFile() as file:
+            ...     stream.save(file.name)
+            ...     again = resume(model, file.name)
+            >>> [int(step.tokens) for step in again] == [int(step.tokens) for step in stream]
+            True
+        """
+
+        def order(pilot: Pilot) -> tuple[list[Event], None]:
+            pilot.save(path)
+            return [], None
+
+        self._order(order)
 
     def rewind(self, count: int = 1) -> None:
         """Goes back some steps, with everything: cache, randomness, processors, text. Sinks get a `Retract`.

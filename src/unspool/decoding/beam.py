@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["beam_sample", "beam_search"]
 
+_BOOKS = ("ids", "scores", "choices", "hopeful")
+
 NEVER = -1.0e9
 """The score of what must not be chosen, as transformers has it."""
 
@@ -112,6 +114,17 @@ class BeamSearch:
         self.hopeful[list(prompts)] = False
         self.state.forced = self.state.forced.drop(prompts)
         self.state.running = bool(self.hopeful.any())
+
+    def saved(self) -> dict[str, Any]:
+        """The books as plain data and tensors."""
+        return {**{name: getattr(self, name) for name in _BOOKS}, "kept": self.kept.saved()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Takes up books that were saved."""
+        for name in _BOOKS:
+            setattr(self, name, saved[name])
+        self.kept.load(saved["kept"])
+        self.state.settle = self.result
 
     def copied(self, state: DecodingState) -> BeamSearch:
         """The same for a copy of the state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 
@@ -80,6 +81,17 @@ class Hypotheses:
         ended = tuple(finish or missing for row in self._finishes for finish in row[:count])
         ids, scores, choices = (tensor[:, :count].flatten(0, 1) for tensor in (self.ids, self.scores, self.choices))
         return ids, scores, choices, ended
+
+    def saved(self) -> dict[str, Any]:
+        """All of it as plain data and tensors."""
+        tensors = {name: getattr(self, name) for name in ("ids", "scores", "choices", "done")}
+        return {**tensors, "start": self._start, "finishes": [list(row) for row in self._finishes]}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Takes up what was saved."""
+        for name in ("ids", "scores", "choices", "done"):
+            setattr(self, name, saved[name])
+        self._start, self._finishes = int(saved["start"]), [list(row) for row in saved["finishes"]]
 
     def copied(self) -> Hypotheses:
         """The same, to go on with apart."""

@@ -282,6 +282,20 @@ class PooledSearch:
             idle=over.repeat_interleave(self.size),
         )
 
+    def saved(self) -> dict[str, Any]:
+        """The books as plain data and tensors."""
+        kept = [[(it.score, it.ids, it.choices, it.finish) for it in pool.kept] for pool in self.pools]
+        tensors = {name: getattr(self, name) for name in ("scores", "choices", "tokens")}
+        return {**tensors, "kept": kept, "done": [pool.done for pool in self.pools], "over": self.over}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Takes up books that were saved."""
+        for name in ("scores", "choices", "tokens", "over"):
+            setattr(self, name, saved[name])
+        for pool, kept, done in zip(self.pools, saved["kept"], saved["done"], strict=True):
+            pool.kept, pool.done = tuple(Hypothesis(*fields) for fields in kept), bool(done)
+        self.state.settle = self.result
+
     def copied(self, state: DecodingState) -> Self:
         """The same for a copy of the state."""
         made = copy.copy(self)

@@ -10,28 +10,21 @@ import json
 import os
 import zipfile
 from collections.abc import Collection, Generator
-from dataclasses import fields
 from typing import IO, Any
 
 import safetensors.torch
 import torch
-import transformers
 from transformers import GenerationConfig
-from transformers.utils import ModelOutput
 
 from unspool.errors import ArgumentError, SinkError
-from unspool.events import Change, Retract
 from unspool.fanout import AnySink
-from unspool.records import Beams, Event, Finish, FinishReason, Opening, PrefillProgress, Result, Step
+from unspool.packing import packed, unpacked
+from unspool.records import Event, Finish, Opening, Result
 from unspool.stream import Stream
-from unspool.wire import plain
 
 __all__ = ["RecordSink", "replay"]
 
 _FORMAT = "unspool recording 1"
-_RECORDS = (Beams, Change, Finish, Opening, PrefillProgress, Result, Retract, Step)
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _RECORDS}
-_NEVER = {"tokenizer", "encoder_outputs", "cache", "output"}
 _OPTIONAL = ("logits", "outputs")
 
 File = str | os.PathLike[str] | IO[bytes]
@@ -90,7 +83,7 @@ class RecordSink:
     def _write(self, record: Any) -> None:
         assert self._archive is not None  # `open` came first
         tensors: dict[str, torch.Tensor] = {}
-        written = json.dumps(_packed(record, tensors, self._without))
+        written = json.dumps(packed(record, tensors, self._without))
         name = f"{self._count:08d}"
         self._archive.writestr(f"{name}.json", written)
         if tensors:
@@ -175,81 +168,4 @@ class _Recording:
         tensors = {}
         if f"{name}.safetensors" in self._archive.namelist():
             tensors = safetensors.torch.load(self._archive.read(f"{name}.safetensors"))
-        return _unpacked(json.loads(self._archive.read(f"{name}.json")), tensors)
-
-
-def _packed(value: Any, tensors: dict[str, torch.Tensor], without: frozenset[str] = frozenset()) -> Any:
-    """A value as JSON, its tensors put aside under a number."""
-    match value:
-        case torch.Tensor():
-            name = str(len(tensors))
-            tensors[name] = value.detach().to("cpu").contiguous().clone()
-            return {"tensor": name}
-        case FinishReason():
-            return {"reason": value.value}
-        case GenerationConfig():
-            return {"config": plain(value.to_dict())}
-        case ModelOutput():
-            items = {name: _packed(item, tensors) for name, item in value.items() if _can_be_kept(item)}
-            return {"output": type(value).__name__, "items": items}
-        case range():
-            return {"range": [value.start, value.stop, value.step]}
-        case dict():
-            return {"dict": [[key, _packed(item, tensors)] for key, item in value.items()]}
-        case tuple() | list():
-            return {"tuple": [_packed(item, tensors) for item in value]}
-        case _ if type(value).__name__ in _KINDS:
-            names = [field.name for field in fields(value) if field.name not in _NEVER | without]
-            made = {name: _packed(getattr(value, name), tensors, without) for name in names}
-            return {"record": type(value).__name__, "fields": made}
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
-
-
-def _can_be_kept(item: Any) -> bool:
-    if isinstance(item, (tuple, list)):
-        return all(_can_be_kept(part) for part in item)
-    return isinstance(item, (torch.Tensor, bool, int, float, str, type(None)))
-
-
-def _unpacked(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    match value:
-        case {"tensor": name}:
-            return tensors[name]
-        case {"reason": reason}:
-            return FinishReason(reason)
-        case {"config": given}:
-            return GenerationConfig.from_dict(given)
-        case {"output": name, "items": items}:
-            return _output_class(name)(**{key: _unpacked(item, tensors) for key, item in items.items()})
-        case {"range": bounds}:
-            return range(*bounds)
-        case {"dict": pairs}:
-            return {key: _unpacked(item, tensors) for key, item in pairs}
-        case {"tuple": items}:
-            return tuple(_unpacked(item, tensors) for item in items)
-        case {"record": name, "fields": given}:
-            made = {key: _unpacked(item, tensors) for key, item in given.items()}
-            return _KINDS[name](**dict.fromkeys(_lacking(name, made)), **made)
-    raise ArgumentError(f"The recording holds what no recording holds: {sorted(value)}.")
-
-
-def _lacking(name: str, made: dict[str, Any]) -> list[str]:
-    """The fields of a step that were left out."""
-    return [field for field in _OPTIONAL if name == "Step" and field not in made]
-
-
-def _output_class(name: str) -> type[ModelOutput]:
-    """Transformers' class of that name, where it is one of the common ones; else one that takes any field."""
-    found = getattr(transformers.modeling_outputs, name, None)
-    return found if isinstance(found, type) and issubclass(found, ModelOutput) else _AnyOutput
-
-
-class _AnyOutput(ModelOutput):
-    """The output of a class that isn't known here."""
-
-    def __init__(self, **items: Any) -> None:
-        super().__init__()
-        for name, item in items.items():
-            self[name] = item
+        return unpacked(json.loads(self._archive.read(f"{name}.json")), tensors)
