@@ -76,19 +76,19 @@ class Commands(RuleBasedStateMachine):
             row = self.shown[chunk.row]
             self.shown[chunk.row] = row[: len(row) - chunk.back] + chunk.text
 
-    def command(self, name, *given):
+    def command(self, name, *given, **settings):
         try:
-            getattr(self.stream, name)(*given)
+            getattr(self.stream, name)(*given, **settings)
         except StreamError:
             assert self.beams  # what was left of the search was over when its last other prompt was stopped
             self.over = True
         else:
-            self.held.append((self.at, name, given))
+            self.held.append((self.at, name, given, settings))
 
     @property
     def live(self):
         count = self.ids["input_ids"].shape[0]
-        gone = {given[0] for _, name, given in self.held if name == "stop"}
+        gone = {given[0] for _, name, given, _ in self.held if name == "stop"}
         if not self.beams:
             gone |= {row for step in self.steps for row in step.ended}
         elif self.steps and self.steps[-1].ended:
@@ -110,6 +110,12 @@ class Commands(RuleBasedStateMachine):
     @rule(data=st.data(), tokens=st.lists(TOKENS, min_size=1, max_size=2))
     def force(self, data, tokens):
         self.command("force", tokens, data.draw(st.sampled_from(self.live)))
+
+    @precondition(lambda self: self.live)
+    @rule(penalty=st.sampled_from([1.0, 1.5, 3.0]), data=st.data())
+    def update(self, penalty, data):
+        rows = None if self.beams else data.draw(st.sampled_from([None, *self.live]))
+        self.command("update", rows, repetition_penalty=penalty)
 
     @precondition(lambda self: len(self.live) > 1)
     @rule(data=st.data())
@@ -163,8 +169,8 @@ class Commands(RuleBasedStateMachine):
         other = self.fresh()
         steps = []
         for at in range(13):
-            for _, name, given in [it for it in self.held if it[0] == at]:
-                getattr(other, name)(*given)
+            for _, name, given, changed in [it for it in self.held if it[0] == at]:
+                getattr(other, name)(*given, **changed)
             with contextlib.suppress(StopIteration):
                 steps.append(next(other))
         assert [step.tokens.tolist() for step in self.steps] == [step.tokens.tolist() for step in steps]

@@ -187,6 +187,14 @@ def test_a_hostile_file_is_refused_in_words(path, change):
         resume(tiny_model(), path)
 
 
+@pytest.mark.parametrize("random", [torch.zeros(0, dtype=torch.uint8), torch.full((5056,), 255, dtype=torch.uint8)])
+def test_a_made_up_state_of_randomness_is_refused(path, random):
+    saved(path, do_sample=True, seed=3)
+    edited(path, lambda header, tensors: tensors.update({n: random for n, t in tensors.items() if len(t) == 5056}))
+    with pytest.raises(CacheError):
+        resume(tiny_model(), path)
+
+
 def test_a_file_that_is_no_stream_is_refused(path):
     path.write_bytes(b"\x80\x04cos\nsystem\n")
     with pytest.raises(CacheError):

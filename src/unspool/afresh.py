@@ -18,7 +18,7 @@ import torch
 
 from unspool.errors import ArgumentError
 
-__all__ = ["Kept", "begin", "end", "keep", "put"]
+__all__ = ["Kept", "begin", "end", "equal", "keep", "put"]
 
 Kept = Sequence[tuple[Any, dict[str, Any]]]
 """Some objects, and what each of them held."""
@@ -70,7 +70,7 @@ def put(kept: Kept) -> None:
 
 def _begin(processor: Any, now: dict[str, Any]) -> None:
     use = _uses.get(processor)
-    if use is not None and use.after is None and not _equal(use.before, dict(now)):
+    if use is not None and use.after is None and not equal(use.before, dict(now)):
         raise ArgumentError(
             f"logits_processor holds a {type(processor).__name__} that another stream is using and that has changed "
             f"since. Give each stream its own."
@@ -82,9 +82,9 @@ def _begin(processor: Any, now: dict[str, Any]) -> None:
 
 def _undo(now: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
     """Puts back what the last run changed, where the caller has not changed it since."""
-    for name in [name for name in now if name in after and _equal(now[name], after[name])]:
+    for name in [name for name in now if name in after and equal(now[name], after[name])]:
         if name in before:
-            if not _equal(now[name], before[name]):
+            if not equal(now[name], before[name]):
                 now[name] = _copy(before[name])
         else:
             del now[name]
@@ -101,7 +101,8 @@ def _copy(value: Any) -> Any:
     return copy.copy(value) if isinstance(value, (set, bytearray)) else value
 
 
-def _equal(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same, containers and tensors all the way down; other objects are only themselves."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -109,7 +110,7 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return one.shape == other.shape and torch.equal(one, other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, deque)):
-        return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(equal(a, b) for a, b in zip(one, other, strict=True))
     return isinstance(one, (int, float, str, set, bytes, bytearray, tuple)) and bool(one == other)

@@ -9,6 +9,7 @@ import torch
 from transformers import Cache
 
 from unspool import cache as caches
+from unspool.control.updating import per_row
 from unspool.errors import ArgumentError, UnsupportedError
 from unspool.pipeline import Pipeline
 from unspool.plan import Request
@@ -45,7 +46,7 @@ def generate_stream(
     tokenizer: Any = None,
     assistant_tokenizer: Any = None,
     decoding: str | DecodingMethod | None = None,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     generator: torch.Generator | None = None,
     sinks: Iterable[Sink] = (),
     pipeline: Pipeline | None = None,
@@ -75,7 +76,7 @@ def generate_stream(
         tokenizer: The model's tokenizer; needed for stop strings, used by `Stream.text` and text sinks.
         assistant_tokenizer: The draft model's tokenizer, if it is another.
         decoding: A decoding method of your own, or the name of a registered one.
-        seed: Gives the stream a source of randomness of its own, seeded with this.
+        seed: Gives the stream a source of randomness of its own, seeded with this; a list seeds each row apart.
         generator: The same, with a generator of yours.
         sinks: Where events go as well as to whoever iterates.
         pipeline: Stages other than the usual.
@@ -83,8 +84,9 @@ def generate_stream(
         snapshot_every: After how many steps a copy of everything, cache included, is kept for `Stream.rewind`, where
             caches can't be cut.
         **kwargs: Settings of `GenerationConfig` (`max_new_tokens`, `temperature` ...) and the model's own keywords
-            (`attention_mask`, `pixel_values` ...). A cache may be given as `cache` or `past_key_values`; the run
-            takes it over and extends it in place.
+            (`attention_mask`, `pixel_values` ...). `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty` and
+            `max_new_tokens` may be lists, one for each row, and `stop_strings` a list of lists. A cache may be given as
+            `cache` or `past_key_values`; the run takes it over and extends it in place.
 
     Returns:
         The stream.
@@ -100,6 +102,7 @@ def generate_stream(
         (4, 4)
     """
     kwargs.pop("trust_remote_code", None)
+    kwargs, one_seed, rows = per_row(kwargs, seed)
     request = Request(
         model=model,
         inputs=inputs,
@@ -115,9 +118,10 @@ def generate_stream(
         tokenizer=tokenizer,
         assistant_tokenizer=assistant_tokenizer,
         decoding=decoding,
-        seed=seed,
+        seed=one_seed,
         generator=generator,
         snapshot_every=counts.snapshot_every(snapshot_every),
+        per_row=rows,
         whole=any(isinstance(sink, CollectSink) for sink in sinks),
         kwargs=kwargs,
     )

@@ -11,6 +11,8 @@ from unspool.forcing import Forced
 from unspool.records import Finish, FinishReason
 
 if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
     from unspool.endings import Endings
 
 __all__ = ["Books"]
@@ -28,6 +30,7 @@ class Books:
         finishes: How each row ended; None while it is live.
         forced: The tokens that rows will take next, whatever is chosen for them.
         memory: What methods keep from one step to the next; see `recall`.
+        row_configs: The settings of each row, where they differ; else None.
         history: The scores of all steps, for criteria that read them; None if none are kept.
         turn: How often the state has been taken elsewhere than its method left it. The method then begins anew.
     """
@@ -47,6 +50,7 @@ class Books:
         self.forced = Forced()
         self.memory: dict[str, Any] = {}
         self.turn = 0
+        self.row_configs: tuple[GenerationConfig, ...] | None = None
 
     def fill(self) -> torch.Tensor | int | None:
         """What ended rows take; None if they may go on saying whatever the model does, as in transformers."""

@@ -32,6 +32,7 @@ __all__ = [
     "is_whole",
     "keeps_little",
     "length",
+    "let_grow",
     "note_read",
     "reorder",
     "rows",
@@ -176,6 +177,19 @@ def free_growth(cache: Any) -> None:
         for layer in part.layers:
             if isinstance(layer, GrowingLayer):
                 layer.limit = None
+
+
+def let_grow(cache: Any, limit: int | None) -> None:
+    """Has a cache make room for more positions than was foreseen.
+
+    Raises:
+        CacheError: Its room is fixed.
+    """
+    for layer in [layer for part in _parts(cache) for layer in part.layers] if isinstance(cache, Cache) else []:
+        if isinstance(layer, StaticLayer) and (limit or 0) > layer.max_cache_len:
+            raise CacheError(f"The cache has room for {layer.max_cache_len} positions; {limit} would be needed.")
+        if isinstance(layer, GrowingLayer):
+            layer.limit = limit
 
 
 def length(cache: Any) -> int:

@@ -18,6 +18,7 @@ from transformers import (
 
 from unspool.errors import CriterionError
 from unspool.records import Finish, FinishReason
+from unspool.rowwise import RowCriterion
 
 __all__ = ["Endings", "reads_scores"]
 
@@ -78,6 +79,7 @@ class Endings:
 
     def _finish(self, row: int, hits: Sequence[tuple[StoppingCriteria, Hit]], ids: torch.Tensor) -> Finish:
         mine = [c for c, hit in hits if hit is True or (isinstance(hit, torch.Tensor) and bool(hit[row]))]
+        mine = [c.of(row) if isinstance(c, RowCriterion) else c for c in mine]
         own = [c for c in mine if not isinstance(c, (MaxLengthCriteria, MaxTimeCriteria))]  # before any limit
         return _describe((own or mine)[0], ids[row], self._tokenizer)
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unspool import afresh, stages
+from unspool.control.copying import snapshot_if_due
 from unspool.control.pilot import Pilot
-from unspool.errors import StreamError, UnsupportedError
-from unspool.events import PAUSE
+from unspool.control.updating import settle_rows
+from unspool.errors import ArgumentError, StreamError, UnsupportedError
+from unspool.events import PAUSE, Change
 from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
 from unspool.records import Event, Finish, Opening, Result
@@ -127,10 +129,21 @@ class Run:
         self.made = yield from _named("inputs", stage.inputs(plan))
         self.constraints = yield from _named("constraints", stage.constraints(plan, self.made))
         self.state = yield from _named("prefill", stage.prefill(plan, self.made, self.constraints))
+        yield from self._settle_rows()
         if self.pausing:
             yield PAUSE
         self.result = yield from _named("decode", stage.decode(plan, self.state))
         return self.result
+
+    def _settle_rows(self) -> Generator[Event, Any, None]:
+        """Takes up settings that differ from row to row, and tells of them."""
+        given = self.plan.request.per_row
+        if not given:
+            return
+        if not isinstance(self.state, DecodingState) or self.plan.method.searches is not None:
+            raise ArgumentError(f"{', '.join(given)}: beams have the same settings; give one value.")
+        for row, config in settle_rows(self.state, given):
+            yield Change(config, (row,))
 
     def opening(self) -> Opening | None:
         """What sinks are told before the first event; None until the inputs are settled."""
@@ -195,9 +208,8 @@ class Run:
         if self.state.carry is None:
             raise StreamError("The stream is over; it takes no commands any more.")
         self.state.timeline.begin(self.state)
-        pilot = Pilot(self.state)
-        pilot.go_on()
-        return pilot
+        snapshot_if_due(self.state)
+        return Pilot(self.state)
 
     def interrupt(self) -> None:
         """Does nothing: a forward under way is not broken off."""

@@ -43,6 +43,7 @@ class Request:
     seed: int | None = None
     generator: torch.Generator | None = None
     snapshot_every: int | None = None
+    per_row: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     interventions: Interventions = field(default_factory=Interventions)
     whole: bool = False
     """Whether only the result is wanted, in transformers' form, as by `generate()`."""

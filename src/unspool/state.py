@@ -17,6 +17,7 @@ from unspool.control.timeline import Timeline
 from unspool.endings import Endings
 from unspool.processing import run_processors
 from unspool.records import Beams, Finish, Result, Step
+from unspool.rowwise import RowRandom
 
 if TYPE_CHECKING:
     from transformers.utils.generic import ModelOutput
@@ -57,7 +58,7 @@ class DecodingState(Books):
         self.carry: Carry | None = carry
         self.endings = Endings(constraints.criteria, plan.request.tokenizer)
         self.built = self.processors = constraints.processors
-        self.generator = constraints.generator
+        self.generator: Any = constraints.generator
         self.inputs: ModelInputs | None = inputs
         self.pad = constraints.pad_token
         self._offset = inputs.offset
@@ -128,6 +129,8 @@ class DecodingState(Books):
         All rows are drawn for, ended ones too, in one call, as transformers does: the same seed gives the same text.
         """
         probabilities = torch.softmax(scores, dim=-1)
+        if isinstance(self.generator, RowRandom):
+            return self.generator.draw(probabilities)
         return torch.multinomial(probabilities, num_samples=1, generator=self.generator).squeeze(1)
 
     def append(self, tokens: torch.Tensor, *, drafted: bool = False) -> Step:
@@ -172,7 +175,7 @@ class DecodingState(Books):
 
     def randomness(self) -> AbstractContextManager[None]:
         """Makes torch's global source of randomness the run's own, for code that knows no other."""
-        return contextlib.nullcontext() if self.generator is None else standing_in(self.generator)
+        return standing_in(self.generator) if isinstance(self.generator, torch.Generator) else contextlib.nullcontext()
 
     def ask(self, ids: torch.Tensor) -> tuple[torch.Tensor, dict[int, Finish]]:
         """Which of some candidate rows would go on, and how the others would end.

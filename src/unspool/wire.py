@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from unspool.errors import ArgumentError
+from unspool.events import Change
 from unspool.records import Beams, Event, Finish, FinishReason, Opening, PrefillProgress, Result, Step, TextChunk
 
 __all__ = ["STEP_FIELDS", "Wire", "dumps", "plain"]
@@ -110,6 +111,8 @@ class Wire:
         """A step, the progress of the prompt, or what else a model tells of its work."""
         if isinstance(event, PrefillProgress):
             return {"type": "prefill", "done": event.done, "total": event.total, "reused": event.reused}
+        if isinstance(event, Change):
+            return {"type": "change", "rows": event.rows, "config": plain(event.config.to_diff_dict())}
         if not isinstance(event, Step):
             told = {each.name: plain(getattr(event, each.name)) for each in dataclasses.fields(event)}
             return {"type": type(event).__name__.lower(), **told}

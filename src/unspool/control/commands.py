@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from unspool.texts import Tokens
 
-__all__ = ["Command", "Force", "Replace", "Rewind", "Stop"]
+__all__ = ["Command", "Force", "Replace", "Rewind", "Stop", "Update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +40,12 @@ class Rewind:
     count: int = 1
 
 
-Command = Stop | Force | Replace | Rewind
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Changes settings from the next step on; see `Stream.update`."""
+
+    settings: Mapping[str, Any]
+    rows: int | Iterable[int] | None = None
+
+
+Command = Stop | Force | Replace | Rewind | Update

@@ -12,14 +12,14 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from unspool import afresh, bridge
 from unspool import cache as caches
 from unspool import outputs as outputs_of
-from unspool.control.timeline import Snapshot, Timeline, random_state, set_random_state
+from unspool.control.timeline import Snapshot, Timeline, random_state, set_random_state, source_of
 from unspool.endings import Endings
 
 if TYPE_CHECKING:
     from unspool.families.base import Carry
     from unspool.state import DecodingState
 
-__all__ = ["branch", "copied", "restore", "snapshot"]
+__all__ = ["branch", "copied", "restore", "snapshot", "snapshot_if_due"]
 
 
 def copied(state: DecodingState, *, shared: bool = False) -> DecodingState:
@@ -73,11 +73,9 @@ def branch(state: DecodingState, seed: int | None) -> DecodingState:
         criteria = StoppingCriteriaList(made.get(id(each), each) for each in state.endings.criteria)
         other.endings = Endings(criteria, plan.request.tokenizer)
     if state.config.do_sample:
-        other.generator = torch.Generator(state.ids.device)
-        if seed is None:
-            other.generator.set_state(random_state(state))
-        else:
-            other.generator.manual_seed(seed)
+        other.generator = source_of(random_state(state), state.ids.device)
+        if seed is not None:
+            other.generator = torch.Generator(state.ids.device).manual_seed(seed)
     return other
 
 
@@ -88,6 +86,18 @@ def _twin(thing: Any) -> Any:
     other = copy.copy(thing)
     afresh.put([(other, kept) for _, kept in afresh.keep([thing])])
     return other
+
+
+def snapshot_if_due(state: DecodingState) -> None:
+    """Takes a snapshot if it is time for one."""
+    every, taken = state.timeline.every, state.timeline.snapshots
+    rounds = state.memory.get("rounds")
+    if not every or not state.running or (rounds is not None and rounds.waiting):
+        return
+    if any(it.state.steps == state.steps for it in taken):
+        return
+    if state.steps % every == 0 or not taken:
+        taken.append(snapshot(state))
 
 
 def restore(state: DecodingState, taken: Snapshot) -> None:

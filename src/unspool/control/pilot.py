@@ -11,6 +11,7 @@ import torch
 from unspool.control.copying import branch, snapshot
 from unspool.control.rewinding import cut, go_back, put_books, rewinds, why_uncuttable
 from unspool.control.saving import save
+from unspool.control.updating import update
 from unspool.errors import ArgumentError, StreamError, UnsupportedError
 from unspool.events import Change, Retract
 from unspool.forcing import Forced
@@ -118,6 +119,17 @@ class Pilot:
         changed: list[Event] = [] if self.state.config is config else [Change(self.state.config)]
         return [Retract(count, at - count), *changed]
 
+    def update(self, rows: Rows, settings: Mapping[str, Any]) -> list[Event]:
+        """Changes settings from the next step on."""
+        chosen = None if rows is None else self._rows(rows)
+        self._drop_waiting()
+        update(self.state, chosen, settings)
+        state = self.state
+        told: list[Event] = [Change(state.config)]
+        if state.row_configs is not None:
+            told = [Change(config, (row,)) for row, config in enumerate(state.row_configs)]
+        return [*told, *self._commanded()]
+
     def fork(self, count: int, seed: int | None) -> list[DecodingState]:
         """States that go on from here, each by itself."""
         state = self.state
@@ -134,17 +146,6 @@ class Pilot:
             raise UnsupportedError(f"{self.state.plan.method.name} can't be saved: not all of it can be copied.")
         self._drop_waiting()
         save(path, self.state)
-
-    def go_on(self) -> None:
-        """Takes a snapshot if it is time for one."""
-        state, every = self.state, self.state.timeline.every
-        if not every or not state.running or self._waiting():
-            return
-        taken = state.timeline.snapshots
-        if any(it.state.steps == state.steps for it in taken):
-            return
-        if state.steps % every == 0 or not taken:
-            state.timeline.snapshots.append(snapshot(state))
 
     def _commanded(self) -> list[Event]:
         state = self.state

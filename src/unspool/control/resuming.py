@@ -22,7 +22,8 @@ from unspool import afresh, bridge
 from unspool import cache as caches
 from unspool.cache_files import fill, fingerprint, kind_of
 from unspool.control.saving import COUNTS, FORMAT, seal
-from unspool.control.timeline import Timeline
+from unspool.control.timeline import Timeline, source_of
+from unspool.control.updating import build, rebuild
 from unspool.decoding.registry import find_method
 from unspool.errors import ArgumentError, CacheError
 from unspool.families.base import Carry
@@ -136,9 +137,7 @@ def _state(
     model = request.model
     here = {name: tensor.to(model.device) for name, tensor in tensors.items()}
     told = unpacked(header["fields"], here)
-    config = GenerationConfig.from_dict({k: v for k, v in header["config"].items() if k not in _FOREIGN})
-    checks.stop_strings(config, request.tokenizer)
-    bridge.prepare_special_tokens(model, config, True, model.device, told["ids"].shape[0])
+    config = _config(request, header["config"], told["ids"].shape[0])
     plan = _plan(request, config, header["method"])
     cache = _cache(model, header["cache"], here)
     carry = _carry(plan, told, header["cache"], cache)
@@ -155,7 +154,16 @@ def _state(
     )
     state = DecodingState(plan, inputs, _constraints(plan, inputs, told), carry)
     _fill_books(state, told, ids)
+    if header["rows"] is not None:
+        rebuild(state, plan, config, [_config(request, each, ids.shape[0]) for each in header["rows"]])
     return state, inputs
+
+
+def _config(request: Request, told: dict[str, Any], rows: int) -> GenerationConfig:
+    config = GenerationConfig.from_dict({name: value for name, value in told.items() if name not in _FOREIGN})
+    checks.stop_strings(config, request.tokenizer)
+    bridge.prepare_special_tokens(request.model, config, True, request.model.device, rows)
+    return config
 
 
 def _checked_ids(told: dict[str, Any], model: PreTrainedModel) -> torch.Tensor:
@@ -236,30 +244,15 @@ def _carry(plan: Plan, told: dict[str, Any], place: dict[str, Any] | None, cache
 
 def _constraints(plan: Plan, inputs: ModelInputs, told: dict[str, Any]) -> Constraints:
     afresh.begin(plan.processors)
-    length, name = inputs.input_ids.shape[1], plan.family.prefix + "attention_mask"
-    mask = inputs.kwargs.get(name)
-    begun = inputs.kwargs if mask is None else {**inputs.kwargs, name: mask[:, : length + inputs.offset]}
-    processors = bridge.logits_processors(
-        plan.model,
-        inputs.config,
-        prompt_length=length,
-        encoder_input_ids=inputs.tensor,
-        prefix_allowed_tokens_fn=plan.request.prefix_allowed_tokens_fn,
-        custom=plan.processors,
-        kwargs=begun,
-        negative_prompt_ids=None,
-        negative_prompt_attention_mask=None,
-    )
-    criteria = bridge.stopping_criteria(plan.model, inputs.config, plan.criteria, plan.request.tokenizer)
+    processors, criteria = build(plan, inputs, inputs.config)
     generator = None
     if told["random"] is not None:
-        generator = torch.Generator(inputs.input_ids.device)
-        generator.set_state(told["random"].cpu())
+        generator = source_of(told["random"].cpu(), inputs.input_ids.device)
     return Constraints(
         processors=processors,
         criteria=criteria,
         pad_token=pad_token(inputs),
-        generator=generator,
+        generator=generator,  # type: ignore[arg-type]
         keeps_scores=keeps_scores(inputs.config, criteria),
     )
 

@@ -115,7 +115,7 @@ def _cached(state: DecodingState, mark: Mark) -> int:
 def put_books(state: DecodingState, mark: Mark) -> None:
     """Makes the books what they were at a mark."""
     names = ("steps", "forwards", "drafted", "accepted", "live", "running", "finishes", "stopped", "forced")
-    for name in (*names, "plan", "config", "built", "endings", "pad"):
+    for name in (*names, "plan", "config", "built", "endings", "pad", "row_configs"):
         setattr(state, name, getattr(mark, name))
     state.processors = mark.built
     state.history = None if state.history is None else state.history[: mark.history]

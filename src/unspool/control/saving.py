@@ -50,6 +50,7 @@ def save(path: str | Path, state: DecodingState) -> None:
         "model": fingerprint(state.plan.model),
         "method": state.plan.method.name,
         "config": plain(state.config.to_dict()),
+        "rows": None if state.row_configs is None else [plain(each.to_dict()) for each in state.row_configs],
         "users": [type(each).__name__ for each in (*state.plan.processors, *state.plan.criteria)],
         "fields": told,
         "cache": cache,

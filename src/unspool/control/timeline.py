@@ -13,6 +13,7 @@ from unspool import afresh, bridge
 from unspool import cache as caches
 from unspool.forcing import Forced
 from unspool.records import Finish
+from unspool.rowwise import RowRandom
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from unspool.plan import Plan
     from unspool.state import DecodingState
 
-__all__ = ["Mark", "Snapshot", "Timeline", "random_state", "set_random_state"]
+__all__ = ["Mark", "Snapshot", "Timeline", "random_state", "set_random_state", "source_of"]
 
 _LONGEST = 8192  # marks; of a sampling run each holds 5 kB
 
@@ -44,6 +45,7 @@ class Mark:
     config: GenerationConfig
     built: Any
     endings: Endings
+    row_configs: tuple[GenerationConfig, ...] | None
     pad: torch.Tensor | None
     kept: tuple[Any, ...]
     random: Any
@@ -112,6 +114,7 @@ class Timeline:
                 config=state.config,
                 built=state.built,
                 endings=state.endings,
+                row_configs=state.row_configs,
                 pad=state.pad,
                 kept=state.carried.kept.held(),
                 random=random_state(state) if state.config.do_sample else None,
@@ -145,6 +148,13 @@ def random_state(state: DecodingState) -> Any:
     if state.generator is not None:
         return state.generator.get_state()
     return bridge.global_random_state(state.ids.device)
+
+
+def source_of(random: torch.Tensor, device: torch.device) -> torch.Generator | RowRandom:
+    """A source of randomness in some state: one for all rows, or one for each."""
+    source = RowRandom([0] * len(random), device) if random.ndim > 1 else torch.Generator(device)
+    source.set_state(random.clone())
+    return source
 
 
 def set_random_state(state: DecodingState, random: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from unspool.control.commands import Command, Force, Replace, Rewind, Stop
+from unspool.control.commands import Command, Force, Replace, Rewind, Stop, Update
 from unspool.control.interventions import Function, Intervention, Interventions, find_layer
 from unspool.errors import ArgumentError
 from unspool.records import Event, Step
@@ -46,7 +46,7 @@ class Steered(ABC):
         """Carries out a command that is at hand as a record, and gives the next step.
 
         Args:
-            command: A `Stop`, `Force`, `Replace` or `Rewind` of `unspool.control.commands`.
+            command: A `Stop`, `Force`, `Replace`, `Rewind` or `Update` of `unspool.control.commands`.
 
         Raises:
             ArgumentError: It is no command.
@@ -68,8 +68,10 @@ class Steered(ABC):
                 self.replace(tokens)
             case Rewind(count):
                 self.rewind(count)
+            case Update(settings, rows):
+                self.update(rows, **settings)
             case _:
-                raise ArgumentError(f"{command!r} is no command; a Stop, Force, Replace or Rewind would do.")
+                raise ArgumentError(f"{command!r} is no command; a Stop, Force, Replace, Rewind or Update would do.")
         return next(self)
 
     @abstractmethod
@@ -181,6 +183,30 @@ class Steered(ABC):
         """
         latest = self._latest()
         return self._order(lambda pilot: pilot.replace(tokens, latest), retracts=True)
+
+    def update(self, rows: Rows = None, **settings: Any) -> None:
+        """Changes settings from the next step on, for all rows or some.
+
+        Args:
+            rows: A row or several; all by default.
+            **settings: Temperature and other warpers, penalties, lengths, `stop_strings` and the like, by the names of
+                `GenerationConfig`; for all rows also `logits_processor` and `stopping_criteria`.
+
+        Raises:
+            ArgumentError: A setting is unknown, wrong, or can't differ from row to row.
+            UnsupportedError: It can't be changed once a stream has begun.
+
+        Example:
+            >>> from unspool import generate_stream
+            >>> ids = torch.tensor([[5, 6, 7], [8, 9, 5]])
+            >>> stream = generate_stream(tiny_model(), ids, max_new_tokens=4, do_sample=True, seed=0)
+            >>> first = next(stream)
+            >>> stream.update(temperature=0.5)
+            >>> stream.update(rows=1, max_new_tokens=2)
+            >>> [int(step.live.sum()) for step in stream]
+            [2, 1, 1]
+        """
+        self._order(lambda pilot: (pilot.update(rows, settings), None))
 
     @abstractmethod
     def _forked(self, states: list[DecodingState]) -> list[Any]:

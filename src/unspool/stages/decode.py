@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 from unspool.ambient import without_gradients
-from unspool.control.pilot import Pilot
+from unspool.control.copying import snapshot_if_due
 from unspool.events import Phase
 from unspool.plan import Plan
 from unspool.records import Finish, FinishReason, Result, Step
@@ -33,16 +33,15 @@ def decode(plan: Plan, state: DecodingState) -> Generator[Step | Phase, Any, Res
 def _decoded(plan: Plan, state: DecodingState) -> Generator[Step, Any, None]:
     """The method's steps; it begins anew whenever the state was taken elsewhere in between."""
     state.timeline.begin(state)
-    pilot = Pilot(state)
     while True:
         turn, steps = state.turn, plan.method.decode(state)
         with contextlib.closing(steps):
-            pilot.go_on()
+            snapshot_if_due(state)
             for step in steps:
                 yield step
                 if state.turn != turn:
                     break
-                pilot.go_on()
+                snapshot_if_due(state)
             else:
                 return
 
