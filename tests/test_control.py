@@ -15,6 +15,7 @@ from unspool.errors import ArgumentError, CacheError, SinkError, StreamError, Un
 from unspool.events import Retract
 from unspool.sinks import CallbackSink, CollectSink, TextSink
 
+SAMPLE = dict(max_new_tokens=8, do_sample=True, seed=1, eos_token_id=None)
 PLAIN = dict(max_new_tokens=8, do_sample=False, eos_token_id=None)
 
 
@@ -302,14 +303,57 @@ def test_a_fork_can_be_forked_rewound_and_steered():
     assert len(list(one)) == 6
 
 
-def test_forks_share_the_past_until_they_write_to_it():
+def layer(of):
+    return of._source.state.carried.cache.layers[0]
+
+
+def test_forks_hold_the_past_once():
     one = stream(rows=1)
     next(one)
+    whole = layer(one).keys.data_ptr()
     branches = one.fork(3)
-    pasts = [each._source.state.carried.cache.layers[0].keys.data_ptr() for each in (one, *branches)]
-    assert len(set(pasts)) == 1
-    next(branches[0])
-    assert branches[0]._source.state.carried.cache.layers[0].keys.data_ptr() != pasts[0]
+    for branch in branches:
+        list(branch.steps(3))
+    assert {layer(branch).past[0].data_ptr() for branch in branches} == {whole}
+    assert [layer(branch).count for branch in branches] == [3, 3, 3]
+
+
+def test_a_fork_that_grows_long_gets_a_past_of_its_own():
+    plain = tokens(stream(rows=1, max_new_tokens=90))
+    one = stream(rows=1, max_new_tokens=90)
+    [branch] = one.fork()
+    assert tokens(branch) == plain == tokens(one)
+    assert branch.result.steps == 90
+
+
+def test_forks_pulled_side_by_side_share_their_forwards():
+    model, ids = tiny_model(), prompt(1, 5)["input_ids"]
+    one = generate_stream(model, ids, **SAMPLE)
+    next(one)
+    calls = []
+    model.register_forward_hook(lambda *given: calls.append(1))
+    branches = one.fork(4, seed=1)
+    together = [[step.tokens.tolist() for step in steps] for steps in zip(*branches, strict=True)]
+    assert len(calls) == 7
+    apart = [tokens(branch) for branch in one.fork(1, seed=1) + one.fork(1, seed=2)]
+    assert [[made[0], made[1]] for made in together] == [list(pair) for pair in zip(*apart, strict=True)]
+
+
+def test_forks_pulled_side_by_side_can_still_be_steered():
+    one = stream(rows=1)
+    list(one.steps(2))
+    plain = tokens(one.fork()[0])
+    left, middle, right = one.fork(3)
+    for _ in range(2):
+        next(left)  # reads for all three
+        next(middle), next(right)
+    next(left)
+    middle.rewind(2)
+    right.replace(11)
+    [twig] = right.fork()
+    assert tokens(middle) == plain
+    assert tokens(left) == plain[3:]
+    assert tokens(twig) == tokens(right) != plain[2:]
 
 
 def test_the_text_of_a_fork_goes_on_where_the_streams_had_come_to():

@@ -1,9 +1,4 @@
-"""Caches: one that grows without copying, and what a run does to any of them.
-
-transformers' dynamic cache concatenates keys and values at every step, so each step copies the whole past.
-Here the full-attention layers of a cache that the run itself makes are replaced by layers that write into
-spare room, which grows geometrically. All other layers, and caches that the caller made, stay as they are.
-"""
+"""What a run does to caches of any kind."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from unspool.errors import CacheError
+from unspool.layers import BranchLayer, GrowingLayer
 
 __all__ = [
     "GrowingLayer",
@@ -44,117 +40,6 @@ __all__ = [
 
 _read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """How many positions caches have read that keep no count themselves, as far as somebody has noted it."""
-
-_SPARE = 64  # positions; the least room that is added at once
-
-
-class GrowingLayer(DynamicLayer):
-    """A full-attention layer that writes new keys and values in place, into room kept for them.
-
-    `keys` and `values` are views of the part in use: `(rows, heads, length, head_dim)`, as in `DynamicLayer`.
-    Whoever assigns other tensors to them (a crop, a reorder) is followed: the room is made anew. What comes first is
-    kept as it is, and room made with what comes second: often its rows are repeated in between.
-
-    Args:
-        limit: The most positions that the run can reach, where known; room is never made beyond it in vain.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        super().__init__()
-        self.limit = limit
-        self._rooms: list[torch.Tensor] = []
-        self._own: torch.Tensor | None = None
-        self._shared = 0  # leading positions that other layers look at: not to be written to
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds keys and values, each `(rows, heads, new, head_dim)`; returns all of them."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start = self.get_seq_length()
-        new = key_states.shape[-2]
-        if start == 0 and _is_all_of_its_storage(key_states) and _is_all_of_its_storage(value_states):
-            self.keys, self.values = key_states, value_states
-            return key_states, value_states
-        if not self.has_room(start + new) or start < self._shared:
-            self._make_room(key_states, value_states, start, start + new)
-            self._shared = 0
-        keys, values = self._rooms
-        keys.narrow(-2, start, new).copy_(key_states)
-        values.narrow(-2, start, new).copy_(value_states)
-        self._use(self._rooms, start + new)
-        return self.keys, self.values
-
-    def repeat(self, count: int) -> None:
-        """Repeats each row `count` times, each beside its original, in new room."""
-        stop = self.get_seq_length()
-        rooms = []
-        for view in (self.keys, self.values):
-            rows, heads, _, size = view.shape
-            room = view.new_empty((rows * count, heads, self._capacity(stop), size))
-            room.view(rows, count, *room.shape[1:])[..., :stop, :] = view[:, None]
-            rooms.append(room)
-        self._use(rooms, stop)
-
-    def reorder(self, index: torch.Tensor, shared: int) -> None:
-        """Takes rows by their index, in place; the first `shared` positions are the same and stay where they are."""
-        index = index.to(self.keys.device)
-        if not self.has_room(0) or self._shared > shared:
-            self.reorder_cache(index)
-            return
-        for view in (self.keys, self.values):
-            part = view[..., shared:, :]
-            part.copy_(part.index_select(0, index))
-
-    def share(self) -> GrowingLayer:
-        """One that looks at the same past, which is copied by whichever of the two first writes to it."""
-        other = GrowingLayer(self.limit)
-        if self.is_initialized:
-            other.lazy_initialization(self.keys, self.values)
-            other.keys, other.values = self.keys, self.values
-            self._shared = max(self._shared, self.get_seq_length())
-        return other
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Takes positions off the end; the room stays."""
-        kept = self.has_room(0)
-        super().crop(tokens_to_remove)
-        if kept:
-            self._use(self._rooms, self.keys.shape[-2])
-
-    def has_room(self, stop: int) -> bool:
-        """Whether `stop` positions fit, and the tensors in use are still the layer's own."""
-        return self._own is not None and self.keys is self._own and stop <= self._rooms[0].shape[-2]
-
-    def reset(self) -> None:
-        """Forgets all positions."""
-        self._rooms, self._own = [], None
-        super().reset()
-
-    def _use(self, rooms: list[torch.Tensor], stop: int) -> None:
-        self._rooms = rooms
-        self.keys, self.values = (room.narrow(-2, 0, stop) for room in rooms)
-        self._own = self.keys
-
-    def _capacity(self, stop: int) -> int:
-        """How many positions to make room for, when `stop` are to fit."""
-        capacity = stop + max(_SPARE, stop // 2)
-        return capacity if self.limit is None else max(stop, min(capacity, self.limit))
-
-    def _make_room(self, key_states: torch.Tensor, value_states: torch.Tensor, start: int, stop: int) -> None:
-        rooms, capacity = [], self._capacity(stop)
-        for old, new in ((self.keys, key_states), (self.values, value_states)):
-            room = new.new_empty((*new.shape[:-2], capacity, new.shape[-1]))
-            if start:
-                room[..., :start, :] = old
-            rooms.append(room)
-        self._rooms = rooms
-
-
-def _is_all_of_its_storage(tensor: torch.Tensor) -> bool:
-    """Whether keeping the tensor keeps no other memory alive."""
-    return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def grow_in_place(cache: Any, limit: int | None) -> None:
@@ -344,7 +229,9 @@ def copied(cache: Any, cut: int) -> Any:
     Raises:
         CacheError: A layer keeps too little of the past to go back.
     """
-    if isinstance(cache, DynamicCache) and all(type(layer) in (DynamicLayer, GrowingLayer) for layer in cache.layers):
+    if isinstance(cache, DynamicCache) and all(
+        type(layer) in (DynamicLayer, GrowingLayer, BranchLayer) for layer in cache.layers
+    ):
         other = copy.copy(cache)
         other.layers = [_copied_layer(layer, cut) for layer in cache.layers]
         return other
@@ -367,7 +254,7 @@ def shared(cache: Any) -> Any:
         pair = copied(cache, 0)
         pair.self_attention_cache = shared(cache.self_attention_cache)
         return pair
-    if isinstance(cache, DynamicCache) and all(type(layer) is GrowingLayer for layer in cache.layers):
+    if isinstance(cache, DynamicCache) and all(isinstance(layer, GrowingLayer) for layer in cache.layers):
         other = copy.copy(cache)
         other.layers = [layer.share() for layer in cache.layers]
         return other
@@ -378,8 +265,9 @@ def _copied_layer(layer: Any, cut: int) -> GrowingLayer:
     other = GrowingLayer()
     if layer.is_initialized:
         stop = layer.get_seq_length() - cut
-        other.lazy_initialization(layer.keys, layer.values)
-        other.keys, other.values = (part[..., :stop, :].clone() for part in (layer.keys, layer.values))
+        keys, values = layer.keys, layer.values
+        other.lazy_initialization(keys, values)
+        other.keys, other.values = (part[..., :stop, :].clone() for part in (keys, values))
     return other
 
 

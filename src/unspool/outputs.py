@@ -11,7 +11,7 @@ import torch
 
 from unspool import bridge
 
-__all__ = ["cut", "interleave", "pick", "repeat", "strip", "width", "with_state"]
+__all__ = ["cut", "drop", "interleave", "pick", "repeat", "strip", "width", "with_state"]
 
 
 def width(inputs: dict[str, Any], prefix: str) -> int:
@@ -24,13 +24,18 @@ def width(inputs: dict[str, Any], prefix: str) -> int:
 
 def strip(outputs: Any, unasked: Iterable[str] = ()) -> Any:
     """A model's output without its cache and some other fields, and with the last position's logits only."""
-    for name in (*bridge.STATE_NAMES, *unasked):
-        if name in outputs:
-            OrderedDict.__delitem__(outputs, name)  # a ModelOutput refuses to lose fields by itself
-            object.__setattr__(outputs, name, None)
+    drop(outputs, (*bridge.STATE_NAMES, *unasked))
     if outputs.logits.shape[1] > 1:
         outputs.logits = outputs.logits[:, -1:].clone()
     return outputs
+
+
+def drop(outputs: Any, names: Iterable[str]) -> None:
+    """Takes fields off a model's output."""
+    for name in names:
+        if name in outputs:
+            OrderedDict.__delitem__(outputs, name)  # a ModelOutput refuses to lose fields by itself
+            object.__setattr__(outputs, name, None)
 
 
 def with_state(outputs: Any, kwargs: Mapping[str, Any]) -> Any:

@@ -12,10 +12,11 @@ import torch
 from unspool import bridge
 from unspool import outputs as outputs_of
 from unspool.ambient import standing_in
-from unspool.books import Books
+from unspool.bundle import Siblings
 from unspool.control.timeline import Timeline
 from unspool.endings import Endings
 from unspool.processing import run_processors
+from unspool.readied import Readied
 from unspool.records import Beams, Finish, Result, Step
 from unspool.rowwise import RowRandom
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DecodingState"]
 
 
-class DecodingState(Books):
+class DecodingState(Readied):
     """What a decoding method is given: verbs on the model, and the sequences so far.
 
     Attributes:
@@ -73,6 +74,7 @@ class DecodingState(Books):
         self.history = () if constraints.keeps_scores else None
         self.settle: Callable[[Finish], Result] | None = None
         self.timeline = Timeline(plan.request.snapshot_every)
+        self.siblings: Siblings | None = None
         users = (*plan.processors, *plan.criteria)
         self._followers = [user.reorder for user in users if callable(getattr(user, "reorder", None))]
         self.open_books()
@@ -91,7 +93,10 @@ class DecodingState(Books):
         """
         outputs = self._ready
         if outputs is None:
-            outputs = self.run(self._next_inputs(), decoding=True)
+            inputs = self.next_inputs()
+            outputs = None if self.siblings is None else self.siblings.forward(self, inputs)
+            if outputs is None:
+                outputs = self.run(inputs, decoding=True)
         self._ready = None
         family, carry = self.plan.family, self.carried
         family.absorb(self.plan.model, carry, outputs)
@@ -275,23 +280,6 @@ class DecodingState(Books):
             last: torch.Tensor = outputs[self.plan.family.prefix + "hidden_states"][-1]
             self.context = last if self.context is None else torch.cat([self.context, last], dim=1)
 
-    def ready(self) -> ModelOutput | None:
-        """The outputs of the prompt that wait for the first step."""
-        return self._ready
-
-    def give_ready(self, outputs: ModelOutput | None) -> None:
-        """Puts others in their place."""
-        self._ready = outputs
-
-    def ready_outputs(self) -> ModelOutput | None:
-        """The outputs of the prompt that wait for the first step, if they hold nothing large."""
-        light = {*bridge.STATE_NAMES, "logits", "encoder_last_hidden_state"}
-        return self._ready if self._ready is not None and set(self._ready) <= light else None
-
-    def hold_again(self, outputs: ModelOutput | None, width: int) -> None:
-        """Puts back what waited for the first step; without outputs, that reads the last position again."""
-        self._ready, self.width = outputs, width
-
     def expand(self, count: int) -> None:
         """Repeats each row `count` times: ids, carried inputs, cache, and the held outputs of the prompt."""
         self.rows_per_prompt *= count
@@ -339,7 +327,8 @@ class DecodingState(Books):
             self.carry.empty()  # an error's traceback may hold on to it
         self.carry = self.inputs = self._ready = self.outputs = self._logits = self._scores = self.history = None
 
-    def _next_inputs(self) -> dict[str, Any]:
+    def next_inputs(self) -> dict[str, Any]:
+        """What the next forward takes."""
         return self.plan.family.step_inputs(self.plan.model, self.carried, self.ids)
 
     @property

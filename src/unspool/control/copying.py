@@ -37,7 +37,7 @@ def copied(state: DecodingState, *, shared: bool = False) -> DecodingState:
     other.built = _processors(state)
     other.processors = other.built
     other.timeline = Timeline(state.timeline.every)
-    other.settle = None
+    other.settle = other.siblings = None
     other.memory = {}
     for name, kept in state.memory.items():
         made = kept.copied(other) if hasattr(kept, "copied") else None
@@ -102,10 +102,10 @@ def snapshot_if_due(state: DecodingState) -> None:
 
 def restore(state: DecodingState, taken: Snapshot) -> None:
     """Makes a state what it was when a snapshot was taken."""
-    timeline, generator, turn = state.timeline, state.generator, state.turn
+    timeline, generator, turn, siblings = state.timeline, state.generator, state.turn, state.siblings
     fresh = copied(taken.state)
     vars(state).update(vars(fresh))
-    state.timeline, state.generator, state.turn = timeline, generator, turn + 1
+    state.timeline, state.generator, state.turn, state.siblings = timeline, generator, turn + 1, siblings
     state.memory = {name: kept.copied(state) for name, kept in fresh.memory.items()}
     set_random_state(state, taken.random)
     afresh.put(taken.users)

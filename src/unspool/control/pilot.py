@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unspool.bundle import Siblings
 from unspool.control.copying import branch, snapshot
 from unspool.control.rewinding import cut, go_back, put_books, rewinds, why_uncuttable
 from unspool.control.saving import save
@@ -87,6 +88,7 @@ class Pilot:
         self._drop_waiting()
         if before is None:
             raise StreamError("The books of the step before are gone.")
+        state.unread()
         waiting = state.forced
         counts = {name: getattr(state, name) for name in ("forwards", "drafted", "accepted")}
         state.ids = state.ids[:, :-1].contiguous()
@@ -138,7 +140,11 @@ class Pilot:
         if not rewinds(state):
             raise UnsupportedError(f"{state.plan.method.name} can't be forked: not all of it can be copied.")
         self._drop_waiting()
-        return [branch(state, None if seed is None else seed + number) for number in range(count)]
+        made = [branch(state, None if seed is None else seed + number) for number in range(count)]
+        siblings = Siblings(made) if count > 1 else None
+        for each in made:
+            each.siblings = siblings
+        return made
 
     def save(self, path: str | Path) -> None:
         """Writes the state to a file."""

@@ -94,6 +94,7 @@ def cut(state: DecodingState, mark: Mark) -> None:
         carry.fixed = carry.position = None
         state.hold_again(timeline.outputs, timeline.width)
     else:
+        state.hold_again(None, state.width)
         carry.kwargs = {name: _shorter(state, name, value, count) for name, value in carry.kwargs.items()}
         carry.position = None if carry.position is None else carry.position - count
     state.ids = state.ids[:, : state.ids.shape[1] - count].contiguous()

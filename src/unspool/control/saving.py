@@ -18,6 +18,7 @@ from unspool import cache as caches
 from unspool.cache_files import digest_of, fingerprint, kind_of, parts_of
 from unspool.control.timeline import random_state
 from unspool.errors import UnsupportedError
+from unspool.layers import BranchLayer
 from unspool.packing import packed
 from unspool.records import Finish
 from unspool.wire import plain
@@ -132,6 +133,8 @@ def _packed_cache(state: DecodingState, tensors: dict[str, torch.Tensor]) -> dic
 
 def _packed_layers(cache: Cache, prefix: str, tensors: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
     layers = []
+    if any(isinstance(layer, BranchLayer) for layer in cache.layers):
+        cache = caches.copied(cache, 0)
     for place, layer in enumerate(cache.layers):
         plain: dict[str, Any] = {}
         for name, value in parts_of(layer):
