@@ -12,7 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import typer
 
-from benchmarks import memory, steps, streaming  # noqa: F401  (they register themselves)
+from benchmarks import forks, memory, steps, streaming  # noqa: F401  (they register themselves)
 from benchmarks.harness import known
 from benchmarks.report import machine, save, show
 

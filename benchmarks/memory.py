@@ -17,9 +17,9 @@ from benchmarks.harness import Row, benchmark
 from benchmarks.models import prompt, smollm2, tiny_llama
 
 
-def peak(call: str) -> int:
-    """What a call of a function below adds to the peak of a process of its own, in bytes."""
-    code = f"from benchmarks import memory; memory.{call}"
+def peak(call: str, module: str = "memory") -> int:
+    """What a call of a function of a benchmark adds to the peak of a process of its own, in bytes."""
+    code = f"from benchmarks import {module}; {module}.{call}"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     return int(done.stdout.split()[-1])
 

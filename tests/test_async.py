@@ -564,3 +564,77 @@ def test_an_interrupt_in_the_middle_of_a_step_ends_cleanly(backend):
     assert process.returncode == 0
     assert out.split()[-2:] == ["closed", "interrupted"]
     assert errors == ""
+
+
+# -------------------------------------------------------------------------------------------------------- commands
+
+PLAIN = dict(max_new_tokens=6, do_sample=False, eos_token_id=None)
+
+
+async def test_an_awaited_stream_takes_commands_between_two_steps_when_none_is_made_ahead():
+    model, ids = tiny_model(), prompt(1, 5)
+    plain = generate_stream(model, **ids, **PLAIN)
+    expected = [next(plain).tokens.tolist()]
+    plain.force([7, 8])
+    expected += [next(plain).tokens.tolist(), next(plain).tokens.tolist()]
+    expected.append(plain.replace(torch.tensor([9])).tokens.tolist())
+    plain.rewind(2)
+    plain.update(repetition_penalty=2.0)
+    expected += [step.tokens.tolist() for step in plain]
+    async with generate_stream(model, **ids, **PLAIN, lookahead=0) as stream:
+        made = [(await anext(stream)).tokens.tolist()]
+        stream.force([7, 8])
+        made += [(await anext(stream)).tokens.tolist(), (await anext(stream)).tokens.tolist()]
+        made.append(stream.replace(torch.tensor([9])).tokens.tolist())
+        stream.rewind(2)
+        stream.update(repetition_penalty=2.0)
+        made += [step.tokens.tolist() async for step in stream]
+    assert made == expected
+
+
+async def test_a_row_of_an_awaited_stream_can_be_stopped_and_the_stream_forked():
+    async with generate_stream(tiny_model(), **prompt(2, 5), **PLAIN, lookahead=0) as stream:
+        await anext(stream)
+        (branch,) = stream.fork()
+        stream.stop(0)
+        rest = [step async for step in stream]
+        other = [step async for step in branch]
+    assert not any(bool(step.live[0]) for step in rest[1:])
+    assert [step.tokens[1] for step in rest] == [step.tokens[1] for step in other]
+    assert all(bool(step.live[0]) for step in other)
+
+
+async def test_text_that_is_awaited_is_taken_back_as_the_stream_is():
+    async with generate_stream(tiny_model(), **prompt(1, 5), **PLAIN, lookahead=0) as stream:
+        text, chunks = "", stream.text(tiny_tokenizer())
+        text += (await anext(chunks)).text
+        text += (await anext(chunks)).text
+        stream.rewind(2)
+        async for chunk in chunks:
+            text = text[: len(text) - chunk.back] + chunk.text
+    plain = generate_stream(tiny_model(), **prompt(1, 5), **PLAIN).text(tiny_tokenizer())
+    assert text == "".join(chunk.text for chunk in plain)
+
+
+async def test_a_command_is_refused_while_steps_are_made_ahead_and_the_stream_goes_on():
+    async with generate_stream(tiny_model(), **prompt(1, 5), **PLAIN, lookahead=2) as stream:
+        await anext(stream)
+        with pytest.raises(StreamError, match="lookahead=0"):
+            stream.stop()
+        assert len([step async for step in stream]) == 5
+
+
+async def test_a_command_before_an_awaited_stream_has_begun_reads_the_prompt_there_and_then():
+    async with generate_stream(tiny_model(), **prompt(1, 5), **PLAIN, lookahead=0) as stream:
+        stream.force([7])
+        steps = [step async for step in stream]
+    assert steps[0].tokens.tolist() == [7]
+    assert len(steps) == 6
+
+
+async def test_a_command_after_the_end_of_an_awaited_stream_is_refused():
+    async with generate_stream(tiny_model(), **prompt(1, 5), **PLAIN, lookahead=0) as stream:
+        async for _ in stream:
+            pass
+        with pytest.raises(StreamError, match="over"):
+            stream.stop()

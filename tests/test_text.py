@@ -16,8 +16,9 @@ from unspool import FinishReason, generate_stream
 from unspool.detokenize import detokenizer_for
 from unspool.errors import ArgumentError
 from unspool.records import Finish, Opening, Step
+from unspool.row_text import RowText, StopStrings
 from unspool.sinks import TextSink
-from unspool.text import RowText, StopStrings, TextReader, TextStream
+from unspool.text import TextReader, TextStream
 from unspool.views import View
 
 KINDS = {"byte level": made.byte_level, "byte fallback": made.byte_fallback, "word piece": made.word_piece}

@@ -112,6 +112,11 @@ class Ahead:
             self._wake, self._awaited = None, False
         return made
 
+    def idle(self) -> bool:
+        """Whether nothing is being made on the thread, or waits for the task."""
+        with self._lock:
+            return not self._queued and not self._ready and not self._awaited
+
     async def aclose(self, error: BaseException | None = None) -> None:
         """Ends the events on their thread, and waits for that, even in a cancelled scope.
 

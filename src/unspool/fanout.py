@@ -90,13 +90,16 @@ class SinkGroup:
         """Whether they have been opened."""
         return self._opened
 
-    def must_retract(self) -> None:
+    def must_retract(self, others: Iterable[Any] = ()) -> None:
         """Sees to it that all can take steps back.
+
+        Args:
+            others: Sinks that are not of the group.
 
         Raises:
             SinkError: One can't.
         """
-        for sink in self._sinks:
+        for sink in (*self._sinks, *others):
             if not getattr(sink, "retracts", False):
                 raise SinkError(
                     f"{type(sink).__name__} can't take back what it was given, so the stream can't be rewound. A sink "

@@ -11,7 +11,7 @@ from unspool.books import Books
 if TYPE_CHECKING:
     from transformers.utils.generic import ModelOutput
 
-    from unspool.families.base import Carry
+    from unspool.families.carry import Carry
 
 __all__ = ["Readied"]
 

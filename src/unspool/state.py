@@ -23,7 +23,7 @@ from unspool.rowwise import RowRandom
 if TYPE_CHECKING:
     from transformers.utils.generic import ModelOutput
 
-    from unspool.families.base import Carry
+    from unspool.families.carry import Carry
     from unspool.plan import Constraints, ModelInputs, Plan
 
 __all__ = ["DecodingState"]

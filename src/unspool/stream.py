@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from unspool.ahead import Ahead, Made
 from unspool.ambient import autocast_now
@@ -21,9 +21,6 @@ from unspool.sinks.waited import AsyncSinks, is_async
 from unspool.stages import counts
 from unspool.stepping import stepper_of
 from unspool.views import Events, Reader, Steps, View
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Stream"]
 
@@ -100,7 +97,7 @@ class Stream(Ordered, Iterator[Step], AsyncIterator[Step]):
             made = await self.next_made(self._steps)
             if made.error is not None:
                 raise made.error
-            if made.items:
+            if made.items and made.items[0] is not self._given:
                 step: Step = made.items[0]
                 return step
             if made.over:
@@ -279,9 +276,23 @@ class Stream(Ordered, Iterator[Step], AsyncIterator[Step]):
 
     async def next_made(self, reader: Reader[Any]) -> Made:
         """The next event of which a reader makes something, made on the model's thread; or the end."""
+        if self._told:
+            event = self._told.popleft()
+            made = Made(reader, event, reader.take(event))
+        else:
+            made = await self._start_ahead().next(reader) if not self._over() else Made(reader, None, [], over=True)
+            self._last = made.event if isinstance(made.event, Step) else None
+            self._thread, self._ended = threading.get_ident(), self._ended or made.over
+        if self._waited:
+            await self._hand(made)
+        return made
+
+    def _over(self) -> bool:
+        return self._ahead is None and (self._leave or self._ended)
+
+    def _start_ahead(self) -> Ahead:
+        """What makes the steps on the model's thread."""
         if self._ahead is None:
-            if self._leave or self._ended:
-                return Made(reader, None, [], over=True)
             home = self._source.home
             modes = autocast_now(getattr(home, "device", None))
             self._ahead = Ahead(
@@ -289,10 +300,7 @@ class Stream(Ordered, Iterator[Step], AsyncIterator[Step]):
             )
             self._left_behind.detach()
             self._left_behind = weakref.finalize(self, Ahead.leave, self._ahead)
-        made = await self._ahead.next(reader)
-        if self._waited:
-            await self._hand(made)
-        return made
+        return self._ahead
 
     async def _hand(self, made: Made) -> None:
         """Hands what was made to the sinks that are awaited; one that fails ends the stream."""

@@ -16,7 +16,7 @@ from unspool.control.timeline import Snapshot, Timeline, random_state, set_rando
 from unspool.endings import Endings
 
 if TYPE_CHECKING:
-    from unspool.families.base import Carry
+    from unspool.families.carry import Carry
     from unspool.state import DecodingState
 
 __all__ = ["branch", "copied", "restore", "snapshot", "snapshot_if_due"]

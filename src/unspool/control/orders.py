@@ -50,7 +50,7 @@ class Ordered(Steered):
     def _order(self, order: Callable[[Pilot], tuple[list[Event], T]], *, retracts: bool = False) -> T:
         self._must_take_orders()
         if retracts:
-            self._sinks.must_retract()
+            self._sinks.must_retract(self._waited.sinks)
         make = getattr(self._source, "pilot", None)
         if make is None:
             raise UnsupportedError("There is no model behind this stream, which could be given commands.")
@@ -81,14 +81,19 @@ class Ordered(Steered):
     def _must_take_orders(self) -> None:
         if self._ended or self._leave:
             raise StreamError("The stream is over; it takes no commands any more.")
-        if self._ahead is not None or self._waited:
-            raise StreamError("Commands are for streams that are iterated with `for`; this one is awaited.")
+        if self._ahead is not None and not self._ahead.idle():
+            raise StreamError(
+                f"Steps may have been made ahead of the one you hold (lookahead={self._lookahead}); a stream that is "
+                f"awaited takes commands with lookahead=0, between two steps."
+            )
         other = self._thread is not None and self._thread != threading.get_ident()
         if other or getattr(self._events, "gi_running", False):
             raise StreamError("A stream takes commands between two steps, from the thread that iterates it.")
 
     def _begin(self) -> None:
         """Reads the prompt, and stops before the first step."""
+        if self._ahead is not None or self._waited:
+            raise StreamError("A stream that is awaited takes commands once its first step has come.")
         self._source.pausing = True
         events: list[Event] = []
         while (event := self.next_event()) is not PAUSE:

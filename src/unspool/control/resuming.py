@@ -26,7 +26,7 @@ from unspool.control.timeline import Timeline, source_of
 from unspool.control.updating import build, rebuild
 from unspool.decoding.registry import find_method
 from unspool.errors import ArgumentError, CacheError
-from unspool.families.base import Carry
+from unspool.families.carry import Carry
 from unspool.families.registry import particular_family, template_of
 from unspool.forcing import Forced
 from unspool.kept import KeptState

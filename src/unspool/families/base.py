@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -12,56 +10,16 @@ from transformers import Cache
 from unspool import bridge
 from unspool import cache as caches
 from unspool.errors import CacheError
-from unspool.kept import KeptState
+from unspool.families.carry import Carry
 from unspool.records import Step
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
     from transformers.utils.generic import ModelOutput
 
-__all__ = ["Carry", "Family"]
+__all__ = ["Family"]
 
 _TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
-
-
-@dataclass(slots=True)
-class Carry:
-    """What one run carries from a forward to the next. It belongs to the run alone and changes as it goes.
-
-    Attributes:
-        kwargs: The model's keywords, cache included, in the layout of transformers' `model_kwargs`.
-        kept: What the model would keep on itself.
-        call: The model, or its compiled forward.
-        uncompiled: Whether that is compiled at its first call, which takes a while.
-        direct: Whether the next inputs are built here instead of by the model's hooks.
-        fixed: Inputs that are the same at every direct step.
-        position: The last position ids, `(..., 1)`, on the direct path.
-    """
-
-    kwargs: dict[str, Any]
-    kept: KeptState
-    call: Callable[..., Any]
-    uncompiled: bool = False
-    direct: bool = False
-    fixed: dict[str, Any] | None = None
-    position: torch.Tensor | None = None
-
-    def empty(self) -> None:
-        """Lets go of all it carries."""
-        self.kwargs, self.fixed, self.position = {}, None, None
-
-    def state(self) -> tuple[str, Any] | None:
-        """The cache, or the legacy state of a model without one, and its name."""
-        for name in bridge.STATE_NAMES:
-            if self.kwargs.get(name) is not None:
-                return name, self.kwargs[name]
-        return None
-
-    @property
-    def cache(self) -> Any:
-        """The cache, or the legacy state of a model without one; None if there is neither."""
-        found = self.state()
-        return found[1] if found else None
 
 
 class Family:

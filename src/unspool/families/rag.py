@@ -13,7 +13,7 @@ import torch
 
 from unspool import cache as caches
 from unspool.errors import ArgumentError
-from unspool.families.base import Carry
+from unspool.families.carry import Carry
 from unspool.families.encoder_decoder import EncoderDecoder
 from unspool.records import Step
 

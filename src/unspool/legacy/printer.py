@@ -10,8 +10,8 @@ from transformers.generation.streamers import BaseStreamer
 
 from unspool.detokenize import detokenizer_for, plain_tokenizer
 from unspool.records import Event, Finish, FinishReason, Opening, Result, TextChunk
+from unspool.row_text import RowText, StopStrings
 from unspool.sinks.text import TextSink
-from unspool.text import RowText, StopStrings
 
 __all__ = ["TextStreamer"]
 

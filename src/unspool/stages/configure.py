@@ -15,7 +15,7 @@ from unspool.families.parts import generating_part, generating_part_name
 from unspool.families.refused import refusal
 from unspool.families.registry import family_of, particular_family, registered_family
 from unspool.plan import Plan, Request
-from unspool.stages import checks, former_checks
+from unspool.stages import checks, former_checks, prompt_checks
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -115,7 +115,7 @@ def _check_inputs(plan: Plan) -> None:
     checks.known_names(model, kwargs)
     if plan.method.rolls_back:
         checks.assisted(model, request.inputs, kwargs, config, drafts=request.assistant_model is not None)
-    checks.prompt(model, request.inputs, kwargs, config, default_length)
+    prompt_checks.prompt(model, request.inputs, kwargs, config, default_length)
     checks.caching(config, kwargs.get(bridge.cache_name(model)))
 
 

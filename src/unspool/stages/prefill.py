@@ -11,7 +11,7 @@ from unspool import bridge
 from unspool import cache as caches
 from unspool.ambient import without_gradients
 from unspool.errors import CacheError, UnsupportedError
-from unspool.families.base import Carry
+from unspool.families.carry import Carry
 from unspool.plan import Constraints, ModelInputs, Plan
 from unspool.records import PrefillProgress
 from unspool.state import DecodingState
