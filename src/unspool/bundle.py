@@ -30,6 +30,7 @@ class Siblings:
 
     def __init__(self, states: Sequence[DecodingState]) -> None:
         self._states = [weakref.ref(state) for state in states]
+        self._bench: dict[int, torch.Tensor] = {}
 
     def forward(self, state: DecodingState, inputs: dict[str, Any]) -> ModelOutput | None:
         """The outputs of a fork's next forward, made together with those of others; None if it is alone.
@@ -45,7 +46,7 @@ class Siblings:
         waiting = (it for it in beside if it is not None and it is not state and it.waits_like(state))
         others = (_Fork.of(it, it.next_inputs()) for it in waiting)
         forks = [fork, *(other for other in others if other is not None and other.fits(fork))]
-        return _together(forks) if len(forks) > 1 else None
+        return _together(forks, self._bench) if len(forks) > 1 else None
 
 
 class _Fork:
@@ -78,11 +79,11 @@ class _Fork:
         return {name: value.shape if isinstance(value, torch.Tensor) else value for name, value in rest.items()}
 
 
-def _together(forks: Sequence[_Fork]) -> ModelOutput:
+def _together(forks: Sequence[_Fork], bench: dict[int, torch.Tensor]) -> ModelOutput:
     """One forward for all; the outputs of the first, while each of the others holds its own."""
     first = forks[0]
     cache = DynamicCache()
-    cache.layers = [BundledLayer(layers) for layers in zip(*(fork.layers for fork in forks), strict=True)]
+    cache.layers = [BundledLayer(layers, bench) for layers in zip(*(fork.layers for fork in forks), strict=True)]
     inputs = {name: _joined([fork.inputs[name] for fork in forks]) for name in first.inputs if name != first.name}
     outputs = first.state.run({**inputs, first.name: cache}, decoding=True)
     rows = first.state.ids.shape[0]

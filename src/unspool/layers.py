@@ -259,11 +259,12 @@ class BundledLayer(DynamicLayer):
 
     Args:
         branches: Their layers; they share one past, and are equally long.
+        bench: Where keys and values are put together. All layers of a forward use the same one, each after the other.
     """
 
-    def __init__(self, branches: Sequence[BranchLayer]) -> None:
+    def __init__(self, branches: Sequence[BranchLayer], bench: dict[int, torch.Tensor]) -> None:
         super().__init__()
-        self._branches = branches
+        self._branches, self._bench = branches, bench
         self.dtype, self.device, self.is_initialized = branches[0].dtype, branches[0].device, True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
@@ -284,7 +285,11 @@ class BundledLayer(DynamicLayer):
         assert first.past is not None  # nor of the others
         past = first.past[which]
         rows, heads, length, size = past.shape
-        made = past.new_empty((len(self._branches), rows, heads, length + first.count, size))
+        shape = (len(self._branches), rows, heads, length + _LONGEST, size)
+        bench = self._bench.get(which)
+        if bench is None or bench.shape != shape or bench.dtype != past.dtype or bench.device != past.device:
+            bench = self._bench[which] = past.new_empty(shape)
+        made = bench[..., : length + first.count, :]
         made[..., :length, :] = past
         for place, branch in zip(made, self._branches, strict=True):
             place[..., length:, :] = branch.tail(which)
