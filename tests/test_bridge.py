@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 
 import pytest
-from transformers import GenerationMixin
+from transformers import GenerationMixin, WhisperForConditionalGeneration
 
 import unspool
 from unspool import bridge
@@ -18,6 +18,11 @@ SOURCE = Path(unspool.__file__).parent
 @pytest.mark.parametrize("hook", bridge.HOOKS)
 def test_transformers_has_the_hook(hook):
     assert callable(getattr(GenerationMixin, hook, None)), f"transformers has no GenerationMixin.{hook} any more"
+
+
+@pytest.mark.parametrize("name", bridge.WHISPER)
+def test_whisper_has_the_method(name):
+    assert callable(getattr(WhisperForConditionalGeneration, name, None)), f"Whisper has no {name} any more"
 
 
 def test_the_cache_has_the_name_that_models_take_it_by():

@@ -102,7 +102,7 @@ def generate_stream(
         (4, 4)
     """
     kwargs.pop("trust_remote_code", None)
-    kwargs, one_seed, rows = per_row(kwargs, seed)
+    kwargs, one_seed, rows = per_row(model, kwargs, seed)
     request = Request(
         model=model,
         inputs=inputs,

@@ -80,6 +80,10 @@ HOOKS: tuple[str, ...] = (
 )
 """The hooks used here; each must exist in every supported release."""
 
+WHISPER_WINDOW, WHISPER_JUDGED, WHISPER_SEGMENTS = "generate_with_fallback", "_need_fallback", "_retrieve_segment"
+WHISPER: tuple[str, ...] = (WHISPER_WINDOW, WHISPER_JUDGED, WHISPER_SEGMENTS)
+"""The methods of Whisper's `generate` that a window, the verdict on an attempt at it and its segments come by."""
+
 SORTS_DRAWN_BEAMS: bool = ".sort(" in inspect.getsource(generation_utils.GenerationMixin._get_top_k_continuations)
 """Whether beam sampling puts the continuations it has drawn in the order of their scores, as newer releases do."""
 
@@ -622,6 +626,32 @@ def stand_in(
     other = cast("PreTrainedModel", object.__new__(type(kind.__name__, (kind,), replaced)))
     object.__setattr__(other, "__dict__", model.__dict__)
     return other
+
+
+def heard(model: PreTrainedModel, name: str, ear: Callable[[str, dict[str, Any], Any], None]) -> Callable[..., Any]:
+    """A method of a model's class, whose calls are told, before and after: for `stand_in`.
+
+    Args:
+        model: The model.
+        name: The method.
+        ear: Takes the name, the arguments by name, and what came of the call; `NOT_YET` before it.
+    """
+    kind = type(model)
+    static = isinstance(inspect.getattr_static(kind, name), staticmethod)
+    signature = inspect.signature(getattr(kind, name))
+
+    def method(host: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+        args = args if static else (host, *args)
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        ear(name, given, NOT_YET)
+        made = getattr(kind, name)(*args, **kwargs)
+        ear(name, given, made)
+        return made
+
+    return method
+
+
+NOT_YET = object()
 
 
 def own_sample(model: PreTrainedModel, host: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:

@@ -64,15 +64,18 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Retract:
-    """The latest steps are void: the stream was rewound, or a token replaced. Steps from `index` on come anew.
+    """The latest steps are void: the stream was rewound, a token replaced, or a part of the sound is heard anew.
 
     Attributes:
         count: How many steps are void.
         index: The index of the first of them, and of the step that comes next.
+        rows: The rows whose part in these steps is void, where others stay; the steps are then numbered on. None for
+            all.
     """
 
     count: int
     index: int
+    rows: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from unspool.errors import SinkError
 from unspool.events import PAUSE
 from unspool.records import Event, Finish, FinishReason, Opening, Result
 from unspool.sinks.base import Sink, StopStream, as_sink
+from unspool.sinks.held import HeldSink
 from unspool.sinks.waited import AsyncSink
 from unspool.stages import checks
 
@@ -109,6 +110,8 @@ class SinkGroup:
     def open(self, opening: Opening) -> None:
         """Opens them."""
         self._opened = True
+        if opening.revises:
+            self._sinks = [it if getattr(it, "retracts", False) else HeldSink(it) for it in self._sinks]
         for sink in self._sinks:
             sink.open(opening)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from unspool import bridge, stages
 from unspool.ambient import without_gradients
 from unspool.errors import UnsupportedError
 from unspool.events import Phase
+from unspool.families.registry import particular_family, template_of
 from unspool.plan import Plan, open_run
 from unspool.prepared import Prepared, prepare
 from unspool.records import Event, Finish, FinishReason, Opening, Result
@@ -71,10 +72,11 @@ def run_own_loop(plan: Plan, run: Run) -> Generator[Event, Any, Result]:
         raise UnsupportedError(
             f"{type(plan.request.model).__name__}.generate() doesn't use the common loop; it can't be streamed."
         )
-    sequences = getattr(made, "sequences", made)
-    last = body.state.result(Finish(FinishReason.STOPPED))
-    ids = isinstance(sequences, torch.Tensor) and not sequences.is_floating_point()
-    return replace(last, sequences=sequences if ids else last.sequences, output=made)
+    sequences = made.get("sequences") if isinstance(made, dict) else made
+    last = body.result(Finish(FinishReason.STOPPED))
+    if isinstance(sequences, torch.Tensor) and not sequences.is_floating_point():
+        last = replace(last, sequences=sequences)
+    return replace(last, output=made)
 
 
 class _Body:
@@ -86,6 +88,8 @@ class _Body:
         self._part: PreTrainedModel | None = None
         self._phases = 0
         self._generator = random_source(plan, plan.model.device)
+        whole = particular_family(plan.request.model) or template_of(plan.request.model)
+        self._listener = whole.listener(plan.request)
 
     def __call__(self) -> Any:
         request = self.plan.request
@@ -114,7 +118,15 @@ class _Body:
             return bridge.stand_in(model, lambda host, ids, **given: self._sample(ids, given)).generate(
                 **named, **kwargs
             )
-        return model.generate(**named, **kwargs, custom_generate=self.loop)
+        taps = {name: bridge.heard(model, name, self._hear) for name in self._listener.taps}
+        host = bridge.stand_in(model, **taps) if taps else model
+        return host.generate(**named, **kwargs, custom_generate=self.loop)
+
+    def _hear(self, name: str, given: Mapping[str, Any], made: Any) -> None:
+        """Tells of a call inside the class's `generate`."""
+        listener = self._listener
+        for event in listener.before(name, given) if made is bridge.NOT_YET else listener.after(name, given, made):
+            _emit(event)
 
     def _sample(self, input_ids: torch.Tensor, given: dict[str, Any]) -> Any:
         """Our loop, in the place of the one that the class calls by its name."""
@@ -134,7 +146,7 @@ class _Body:
 
     def _open(self, opening: Opening) -> None:
         if self.run.first_opening is None:
-            self.run.first_opening = opening
+            self.run.first_opening = self._listener.opening(opening)
 
     def loop(
         self,
@@ -147,6 +159,8 @@ class _Body:
         **model_kwargs: Any,
     ) -> Any:
         """The decoding loop that transformers calls once it has prepared the inputs."""
+        if type(model) is not type(self.plan.request.model) and vars(model) is vars(self.plan.request.model):
+            model = self.plan.request.model  # and not what stands in for it
         self._begin_phase(model)
         made = prepare(
             self.plan.request,
@@ -164,33 +178,46 @@ class _Body:
     def _run_stages(self, made: Prepared) -> Any:
         opening = open_run(made.plan, made.inputs, self.run.began)
         self._open(opening)
+        for event in self._listener.begins(opening):
+            _emit(event)
         collect = CollectSink()
         collect.open(opening)
         reading = stages.prefill(made.plan, made.inputs, made.constraints)
-        state = self.run.state = self.state = _hand_on(reading, collect)
+        self.state = state = self._hand_on(reading, collect)
+        self.run.state = self
         try:
-            collect.close(_hand_on(stages.decode(made.plan, state), collect), None)
+            collect.close(self._hand_on(stages.decode(made.plan, state), collect), None)
         finally:
             state.release()
         return collect.output
+
+    def result(self, otherwise: Finish) -> Result:
+        """What the whole run has come to so far."""
+        assert self.state is not None  # a loop has begun
+        return self._listener.result(self.state.result(otherwise), otherwise)
+
+    def release(self) -> None:
+        """Lets go of all that is large."""
+        if self.state is not None:
+            self.state.release()
+
+    def _hand_on(self, stage: Generator[Event, Any, Any], collect: CollectSink) -> Any:
+        """Runs a stage, handing each event to whoever pulls and waiting there to be pulled again."""
+        while True:
+            try:
+                event = next(stage)
+            except StopIteration as end:
+                return end.value
+            collect.take(event)
+            event = self._listener.shown(event)
+            _emit(event)
+            del event
 
     def _stop_strings(self) -> list[StopStringCriteria]:
         strings = self.plan.config.stop_strings
         return (
             [] if strings is None else [StopStringCriteria(stop_strings=strings, tokenizer=self.plan.request.tokenizer)]
         )
-
-
-def _hand_on(stage: Generator[Event, Any, Any], collect: CollectSink) -> Any:
-    """Runs a stage, handing each event to whoever pulls and waiting there to be pulled again."""
-    while True:
-        try:
-            event = next(stage)
-        except StopIteration as end:
-            return end.value
-        collect.take(event)
-        _emit(event)
-        del event
 
 
 def _emit(event: Event) -> None:

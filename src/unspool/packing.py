@@ -11,13 +11,13 @@ from transformers import GenerationConfig
 from transformers.utils import ModelOutput
 
 from unspool.errors import ArgumentError
-from unspool.events import Change, Retract
+from unspool.events import Change, Draft, Phase, Retract, Segment
 from unspool.records import Beams, Finish, FinishReason, Opening, PrefillProgress, Result, Step
 from unspool.wire import plain
 
 __all__ = ["packed", "unpacked"]
 
-_RECORDS = (Beams, Change, Finish, Opening, PrefillProgress, Result, Retract, Step)
+_RECORDS = (Beams, Change, Draft, Finish, Opening, Phase, PrefillProgress, Result, Retract, Segment, Step)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _RECORDS}
 _NEVER = {"tokenizer", "encoder_outputs", "cache", "output"}
 _OPTIONAL = ("logits", "outputs")
@@ -49,7 +49,7 @@ def packed(value: Any, tensors: dict[str, torch.Tensor], without: frozenset[str]
             return {"dict": [[key, packed(item, tensors)] for key, item in value.items()]}
         case tuple() | list():
             return {"tuple": [packed(item, tensors) for item in value]}
-        case _ if type(value).__name__ in _KINDS:
+        case _ if _kind(type(value).__name__) is type(value):
             names = [field.name for field in fields(value) if field.name not in _NEVER | without]
             made = {name: packed(getattr(value, name), tensors, without) for name in names}
             return {"record": type(value).__name__, "fields": made}
@@ -87,13 +87,25 @@ def unpacked(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
             return tuple(unpacked(item, tensors) for item in items)
         case {"record": name, "fields": given}:
             made = {key: unpacked(item, tensors) for key, item in given.items()}
-            return _KINDS[name](**dict.fromkeys(_lacking(name, made)), **made)
+            kind = _kind(name)
+            if kind is None:
+                raise ArgumentError(f"The recording holds a {name}, which isn't known here.")
+            return kind(**dict.fromkeys(_lacking(kind, made)), **made)
     raise ArgumentError(f"The recording holds what no recording holds: {sorted(value)}.")
 
 
-def _lacking(name: str, made: dict[str, Any]) -> list[str]:
+def _kind(name: str) -> type[Any] | None:
+    """The record of that name; steps of particular kinds of models among them."""
+    more, todo = dict(_KINDS), [Step]
+    while todo:
+        more |= {kind.__name__: kind for kind in todo}
+        todo = [kind for each in todo for kind in each.__subclasses__()]
+    return more.get(name)
+
+
+def _lacking(kind: type[Any], made: dict[str, Any]) -> list[str]:
     """The fields of a step that were left out."""
-    return [field for field in _OPTIONAL if name == "Step" and field not in made]
+    return [field for field in _OPTIONAL if issubclass(kind, Step) and field not in made]
 
 
 def _output_class(name: str) -> type[ModelOutput]:

@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from unspool import afresh, stages
 from unspool.control.copying import snapshot_if_due
@@ -18,7 +18,6 @@ from unspool.own_loop import run_own_loop
 from unspool.plan import Constraints, ModelInputs, Plan, Request, open_run
 from unspool.records import Event, Finish, Opening, Result
 from unspool.state import DecodingState
-from unspool.watched import WatchedLoop
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -26,6 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["Pipeline", "Run"]
 
 T = TypeVar("T")
+
+
+class Loop(Protocol):
+    """A loop of a model's own, as far as the run of it goes."""
+
+    def result(self, otherwise: Finish) -> Result:
+        """What it has come to so far; rows that are live get `otherwise` as their ending."""
+
+    def release(self) -> None:
+        """Lets go of all that is large."""
+
+
 Stage = Generator[Event, Any, T]
 
 
@@ -92,7 +103,7 @@ class Run:
         self.pausing = self.branched = False
         self.made: ModelInputs | None = None
         self.constraints: Constraints | None = None
-        self.state: DecodingState | WatchedLoop | None = None
+        self.state: DecodingState | Loop | None = None
         self.result: Result | None = None
         self.first_opening: Opening | None = None
         self.began = 0.0

@@ -249,6 +249,8 @@ class Opening:
         method: The name of the decoding method.
         earlier: For a stream that was forked: for each row the ids that it took before, or None if it had ended; else
             None.
+        revises: Whether steps may become void of themselves: the model may hear a part of its sound anew.
+        marks_from: The first of the ids that mark times; they have no text. None if there are none.
         began: When the run began, in seconds of `time.perf_counter()`: before the encoder ran or a prompt was read.
     """
 
@@ -261,6 +263,8 @@ class Opening:
     method: str = ""
     began: float = 0.0
     earlier: tuple[tuple[int, ...] | None, ...] | None = None
+    revises: bool = False
+    marks_from: int | None = None
 
     @property
     def rows(self) -> int:

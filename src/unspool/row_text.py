@@ -43,9 +43,13 @@ class RowText:
         row: The row, its prompt and its sample.
         detokenizer: Turns ids into text.
         stops: What ends the text.
+        marks: The first of the ids that mark times, which have no text.
     """
 
-    def __init__(self, row: tuple[int, int, int], detokenizer: Detokenizer, stops: StopStrings) -> None:
+    def __init__(
+        self, row: tuple[int, int, int], detokenizer: Detokenizer, stops: StopStrings, marks: int | None = None
+    ) -> None:
+        self._marks = marks
         self.place, self._detokenizer, self._stops = row, detokenizer, stops
         self._ids: list[int] = []
         self._logprobs: list[float] = []
@@ -66,7 +70,8 @@ class RowText:
             return None
         self._ids.append(token)
         self._logprobs.append(logprob)
-        self._texts.append(self._detokenizer.push(token))
+        silent = self._marks is not None and token >= self._marks
+        self._texts.append("" if silent else self._detokenizer.push(token))
         if not self._texts[-1]:
             return None
         buffer = "".join(self._texts)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from unspool.detokenize import detokenizer_for
 from unspool.errors import ArgumentError
-from unspool.events import Change, Retract
+from unspool.events import Change, Retract, Segment
 from unspool.records import Event, Finish, FinishReason, Opening, Result, Step, TextChunk
 from unspool.row_text import RowText, StopStrings
 
@@ -51,7 +51,8 @@ class TextStream:
     ) -> None:
         self._logprobs = logprobs
         self._make = detokenizer_for(tokenizer, skip_special_tokens=skip_special_tokens)
-        self._stops = _strings(opening.config)
+        self._stops, self._marks = _strings(opening.config), opening.marks_from
+        self._revises = opening.revises
         count = opening.rows_per_prompt
         self._start = opening.prompt_ids.shape[1]
         self._prompts = opening.rows // count
@@ -74,7 +75,7 @@ class TextStream:
 
     def _anew(self) -> list[RowText]:
         rows = ((row, row // self._count, row % self._count) for row in range(self._prompts * self._count))
-        return [RowText(row, self._make(), self._stops) for row in rows]
+        return [RowText(row, self._make(), self._stops, self._marks) for row in rows]
 
     def begin(self, row: int, ids: Sequence[int]) -> str:
         """Reads the prompt of a row, whose text the row's continues: the text of it that is certain."""
@@ -84,13 +85,17 @@ class TextStream:
     def take(self, event: Event) -> list[TextChunk]:
         """The chunks that an event makes certain, or void."""
         if isinstance(event, Retract):
-            return self._go_back(event.count)
+            return [] if self._by_beams and self._revises else self._go_back(event.count, event.rows)
         if isinstance(event, Change):
             self._do([_Act(row, stops=_strings(event.config)) for row in event.rows or range(len(self.rows))])
-        if not isinstance(event, Step):
+        if isinstance(event, Segment) and self._by_beams:
+            acts = [_Act(event.row, token, float("nan")) for token in event.ids]
+        elif isinstance(event, Step) and not (self._by_beams and self._revises):
+            acts = self._acts(event) if event.beams is None else self._acts_of_beams(event)
+        else:
             return []
         self._log.append(_Entry([], list(self._agreed)))
-        chunks = self._do(self._acts(event) if event.beams is None else self._acts_of_beams(event))
+        chunks = self._do(acts)
         for chunk in chunks:
             self._shown[chunk.row] += chunk.text
         return chunks
@@ -128,14 +133,18 @@ class TextStream:
         chunks = (act.on(self.rows[act.row]) for act in acts)
         return [chunk for chunk in chunks if chunk is not None]
 
-    def _go_back(self, count: int) -> list[TextChunk]:
-        """Undoes some steps: for each row whose text changes, a chunk that says how."""
+    def _go_back(self, count: int, rows: Sequence[int] | None = None) -> list[TextChunk]:
+        """Undoes some steps, for all rows or some: for each row whose text changes, a chunk that says how."""
         count = min(count, len(self._log) - 1)  # of those before, this text never heard
         if not count:
             return []
-        self._agreed = list(self._log[-count].agreed)
-        kept = [entry.acts for entry in self._log[:-count]]
-        del self._log[-count:]
+        if rows is None:
+            self._agreed = list(self._log[-count].agreed)
+            del self._log[-count:]
+        else:
+            for entry in self._log[-count:]:
+                entry.acts[:] = [act for act in entry.acts if act.row not in rows]
+        kept = [entry.acts for entry in self._log]
         self.rows, before = self._anew(), self._shown
         self._shown = [""] * len(self.rows)
         for number, acts in enumerate(kept):

@@ -85,16 +85,17 @@ def settle_rows(state: DecodingState, given: Mapping[str, Sequence[Any]]) -> lis
     return list(enumerate(each))
 
 
-def per_row(kwargs: dict[str, Any], seed: Any) -> tuple[dict[str, Any], Any, dict[str, Sequence[Any]]]:
-    """Tells settings for each row from those for all.
+def per_row(model: Any, kwargs: dict[str, Any], seed: Any) -> tuple[dict[str, Any], Any, dict[str, Sequence[Any]]]:
+    """Tells settings for each row from those for all, and from what the model's class takes lists for.
 
     Returns:
         The keywords and the seed for all rows, and the lists.
     """
     found: dict[str, Sequence[Any]] = {}
+    own = bridge.parameters(model.generate) if hasattr(model, "generate") else {}
     for name in PER_ROW:
         value = kwargs.get(name)
-        if not isinstance(value, (list, tuple)) or not value:
+        if not isinstance(value, (list, tuple)) or not value or name in own:
             continue
         if name != "stop_strings":
             found[name] = value

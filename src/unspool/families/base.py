@@ -11,11 +11,14 @@ from unspool import bridge
 from unspool import cache as caches
 from unspool.errors import CacheError
 from unspool.families.carry import Carry
+from unspool.families.listener import Listener
 from unspool.records import Step
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
     from transformers.utils.generic import ModelOutput
+
+    from unspool.plan import Request
 
 __all__ = ["Family"]
 
@@ -42,6 +45,10 @@ class Family:
     """The decoding methods it doesn't go with."""
     counts_new_tokens: ClassVar[bool] = True
     """Whether `max_new_tokens` and the model's default length count; else only `max_length` does."""
+
+    def listener(self, request: Request) -> Listener:
+        """What listens to a run inside the class's own `generate`."""
+        return Listener(request)
 
     def gather(
         self, model: PreTrainedModel, inputs: torch.Tensor | None, config: GenerationConfig, kwargs: dict[str, Any]

@@ -10,6 +10,7 @@ from unspool.families.decoder_only import DecoderOnly
 from unspool.families.encoder_decoder import EncoderDecoder
 from unspool.families.frames import CodebookFrames, DelayedFrames, DelayedFramesFromText, LatentFrames
 from unspool.families.rag import RagToken
+from unspool.families.whisper import Whisper
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,6 +29,7 @@ _PARTICULAR: dict[str, Family] = {
     "PocketTTSForConditionalGeneration": LatentFrames(),
     "GradiumPhononTTSForConditionalGeneration": LatentFrames(),
     "RagTokenForGeneration": RagToken(),
+    "WhisperForConditionalGeneration": Whisper(),
 }
 
 

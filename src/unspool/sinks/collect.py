@@ -61,7 +61,7 @@ class CollectSink:
 
     def take(self, event: Event) -> None:
         """Keeps what is wanted of a step."""
-        if isinstance(event, Retract):
+        if isinstance(event, Retract) and event.rows is None:
             for values in self._kept.values():
                 del values[event.index :]
         if not isinstance(event, Step):

@@ -76,6 +76,11 @@ def settle(request: Request) -> Plan:
             model, request.generation_config, kwargs, streams=not request.whole
         )
     own_loop = _has_own_loop(request.model)
+    if own_loop and request.per_row:
+        raise ArgumentError(
+            f"{', '.join(request.per_row)}: {type(request.model).__name__} generates with a loop of its own, which has "
+            f"one value for all rows."
+        )
     method, family = _method(request, config), family_of(model)
     _refuse_unsupported(request, config)
     checks.goes_with(model, family, method.name)

@@ -1,0 +1,44 @@
+"""Tiny models that listen to speech, and what they take."""
+
+import functools
+
+import torch
+import transformers
+
+from zoo.sound import seeded
+
+MARKS = 150  # the id before the first time mark
+
+
+@functools.cache
+def whisper(vocab=200):
+    """Windows of 0.4 seconds, which is 40 frames."""
+    size = dict(d_model=32, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=64, decoder_ffn_dim=64)
+    heads = dict(encoder_attention_heads=4, decoder_attention_heads=4, vocab_size=vocab, num_mel_bins=8)
+    special = dict(pad_token_id=2, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3)
+    config = transformers.WhisperConfig(**size, **heads, **special, max_source_positions=20, max_target_positions=64)
+    model = seeded(transformers.WhisperForConditionalGeneration, config)
+    settings = dict(
+        no_timestamps_token_id=MARKS,
+        max_initial_timestamp_index=5,
+        is_multilingual=True,
+        lang_to_id={"<|en|>": 4, "<|de|>": 5},
+        task_to_id={"transcribe": 6, "translate": 7},
+        prev_sot_token_id=8,
+        begin_suppress_tokens=[2],
+        suppress_tokens=[],
+        forced_decoder_ids=None,
+        alignment_heads=[[0, 1], [1, 2]],
+    )
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    return model
+
+
+def sound(seconds=(1.0,), seed=1):
+    """Features of sounds of some lengths, and their mask where they differ."""
+    frames = [round(each * 100) for each in seconds]
+    features = torch.randn(len(frames), 8, max(frames), generator=torch.Generator().manual_seed(seed))
+    mask = torch.stack([torch.arange(max(frames)) < each for each in frames]).long()
+    given = {"input_features": features}
+    return given if len(set(frames)) == 1 else {**given, "attention_mask": mask}
