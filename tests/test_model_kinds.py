@@ -13,10 +13,7 @@ from unspool.families.registry import particular_family
 from unspool.own_loop import can_suspend
 from zoo.classes import generators, sources
 
-MISSING = {
-    "DiffusionGemmaForBlockDiffusion": "steps that revise a block",
-    "SpeechT5ForTextToSpeech": "spectrogram frames",
-}
+MISSING: dict[str, str] = {}
 """What isn't streamed yet, and what it would take. It is refused at the call."""
 
 OWN = sorted(name for name, own in generators().items() if own is not None)

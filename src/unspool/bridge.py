@@ -84,6 +84,9 @@ WHISPER_WINDOW, WHISPER_JUDGED, WHISPER_SEGMENTS = "generate_with_fallback", "_n
 WHISPER: tuple[str, ...] = (WHISPER_WINDOW, WHISPER_JUDGED, WHISPER_SEGMENTS)
 """The methods of Whisper's `generate` that a window, the verdict on an attempt at it and its segments come by."""
 
+DENOISE = "_denoising_step"
+"""The method by which a block-diffusion model revises its block."""
+
 SORTS_DRAWN_BEAMS: bool = ".sort(" in inspect.getsource(generation_utils.GenerationMixin._get_top_k_continuations)
 """Whether beam sampling puts the continuations it has drawn in the order of their scores, as newer releases do."""
 
@@ -147,6 +150,11 @@ def validate_mode(
 ) -> None:
     """Refuses decoding methods that the model's class rules out."""
     model._validate_generation_mode(config.get_generation_mode(assistant_model), config, kwargs)
+
+
+def settings(config: Any) -> list[str]:
+    """The names of the settings that a config holds."""
+    return [] if config is None else [name for name in vars(config) if not name.startswith("_")]
 
 
 def special_tokens(config: GenerationConfig, kind: str) -> torch.Tensor | None:

@@ -9,9 +9,11 @@ in a coroutine on the same thread, so that it, too, is pulled one step at a time
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import inspect
 from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,10 @@ from greenlet import getcurrent, greenlet
 from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
 
 from unspool import bridge, stages
-from unspool.ambient import without_gradients
+from unspool.ambient import standing_in, without_gradients
 from unspool.errors import UnsupportedError
 from unspool.events import Phase
+from unspool.families.alone import AloneLoop
 from unspool.families.registry import particular_family, template_of
 from unspool.plan import Plan, open_run
 from unspool.prepared import Prepared, prepare
@@ -42,7 +45,9 @@ __all__ = ["can_suspend", "run_own_loop"]
 
 def can_suspend(model: PreTrainedModel) -> bool:
     """Whether the class's own `generate` or sampling loop can be suspended, as far as its source tells."""
-    if bridge.has_own_sample(model) or bridge.calls_sample(model):
+    family = particular_family(model)
+    alone = family is not None and family.loop is not None
+    if alone or bridge.has_own_sample(model) or bridge.calls_sample(model):
         return True
     owner = next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
     calls = (node for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.Call))
@@ -59,11 +64,13 @@ def run_own_loop(plan: Plan, run: Run) -> Generator[Event, Any, Result]:
     body = _Body(plan, run)
     worker = greenlet(body)
     try:
-        made = worker.switch()
+        with body.randomness():
+            made = worker.switch()
         while not worker.dead:
             yield made
             worker.parent = getcurrent()
-            made = worker.switch()
+            with body.randomness():
+                made = worker.switch()
     finally:
         if not worker.dead:
             worker.parent = getcurrent()
@@ -84,12 +91,12 @@ class _Body:
 
     def __init__(self, plan: Plan, run: Run) -> None:
         self.plan, self.run = plan, run
-        self.state: DecodingState | WatchedLoop | None = None
+        self.state: DecodingState | WatchedLoop | AloneLoop | None = None
         self._part: PreTrainedModel | None = None
         self._phases = 0
         self._generator = random_source(plan, plan.model.device)
-        whole = particular_family(plan.request.model) or template_of(plan.request.model)
-        self._listener = whole.listener(plan.request)
+        self._family = particular_family(plan.request.model) or template_of(plan.request.model)
+        self._listener = self._family.listener(plan.request)
 
     def __call__(self) -> Any:
         request = self.plan.request
@@ -110,6 +117,10 @@ class _Body:
         if request.inputs is not None:
             named[_first_parameter(request.model)] = request.inputs
         model = request.model
+        if self._family.loop is not None:
+            alone = self._family.loop(request, _emit, self._open)
+            self.state = self.run.state = alone
+            return alone.run({**named, **kwargs})
         if bridge.has_own_sample(model):
             watched = WatchedLoop(model, _emit, self._open)
             self.state = self.run.state = watched
@@ -121,6 +132,11 @@ class _Body:
         taps = {name: bridge.heard(model, name, self._hear) for name in self._listener.taps}
         host = bridge.stand_in(model, **taps) if taps else model
         return host.generate(**named, **kwargs, custom_generate=self.loop)
+
+    def randomness(self) -> AbstractContextManager[None]:
+        """What is entered while it runs: the stream's own source of randomness, for loops that know only torch's."""
+        apart = self._family.loop is not None or bridge.has_own_sample(self.plan.request.model)
+        return standing_in(self._generator) if apart and self._generator is not None else contextlib.nullcontext()
 
     def _hear(self, name: str, given: Mapping[str, Any], made: Any) -> None:
         """Tells of a call inside the class's `generate`."""

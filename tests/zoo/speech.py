@@ -42,3 +42,25 @@ def sound(seconds=(1.0,), seed=1):
     mask = torch.stack([torch.arange(max(frames)) < each for each in frames]).long()
     given = {"input_features": features}
     return given if len(set(frames)) == 1 else {**given, "attention_mask": mask}
+
+
+@functools.cache
+def speech_t5(reduction=2):
+    size = dict(hidden_size=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64)
+    heads = dict(encoder_attention_heads=4, decoder_attention_heads=4, vocab_size=160, num_mel_bins=8)
+    nets = dict(speech_decoder_postnet_units=16, speech_decoder_prenet_units=16, speaker_embedding_dim=16)
+    config = transformers.SpeechT5Config(**size, **heads, **nets, reduction_factor=reduction, max_speech_positions=400)
+    model = seeded(transformers.SpeechT5ForTextToSpeech, config, scale=0.5)
+    draw = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 100, (2, 7), generator=draw)
+    return model, {"input_ids": ids, "speaker_embeddings": torch.randn(2, 16, generator=draw)}
+
+
+@functools.cache
+def vocoder():
+    sizes = dict(model_in_dim=8, upsample_initial_channel=16, upsample_rates=[2, 2], upsample_kernel_sizes=[4, 4])
+    config = transformers.SpeechT5HifiGanConfig(
+        **sizes, resblock_kernel_sizes=[3], resblock_dilation_sizes=[[1, 3, 5]], sampling_rate=64
+    )
+    torch.manual_seed(0)
+    return transformers.SpeechT5HifiGan(config).eval()

@@ -10,6 +10,7 @@ from transformers import Cache
 from unspool import bridge
 from unspool import cache as caches
 from unspool.errors import CacheError
+from unspool.families.alone import AloneLoop
 from unspool.families.carry import Carry
 from unspool.families.listener import Listener
 from unspool.records import Step
@@ -45,6 +46,11 @@ class Family:
     """The decoding methods it doesn't go with."""
     counts_new_tokens: ClassVar[bool] = True
     """Whether `max_new_tokens` and the model's default length count; else only `max_length` does."""
+
+    @property
+    def loop(self) -> type[AloneLoop] | None:
+        """What runs the class's own loop, where that shares nothing with the common one."""
+        return None
 
     def listener(self, request: Request) -> Listener:
         """What listens to a run inside the class's own `generate`."""

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from unspool.families.base import Family
 from unspool.families.decoder_only import DecoderOnly
+from unspool.families.diffusion import BlockDiffusion
 from unspool.families.encoder_decoder import EncoderDecoder
 from unspool.families.frames import CodebookFrames, DelayedFrames, DelayedFramesFromText, LatentFrames
 from unspool.families.rag import RagToken
+from unspool.families.spectrogram import Spectrogram
 from unspool.families.whisper import Whisper
 
 if TYPE_CHECKING:
@@ -28,7 +30,9 @@ _PARTICULAR: dict[str, Family] = {
     "MusicgenMelodyForConditionalGeneration": DelayedFramesFromText(),
     "PocketTTSForConditionalGeneration": LatentFrames(),
     "GradiumPhononTTSForConditionalGeneration": LatentFrames(),
+    "DiffusionGemmaForBlockDiffusion": BlockDiffusion(),
     "RagTokenForGeneration": RagToken(),
+    "SpeechT5ForTextToSpeech": Spectrogram(),
     "WhisperForConditionalGeneration": Whisper(),
 }
 

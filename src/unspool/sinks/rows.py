@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import regex
@@ -152,9 +152,15 @@ class Pane:
         """The rows so far; at least one."""
         return [*self._done, self._flow.open]
 
-    def last(self, count: int) -> list[Row]:
-        """The last rows, at most `count`."""
-        return [*self._done[-(count - 1) :], self._flow.open] if count > 1 else [self._flow.open]
+    @property
+    def flow(self) -> Flow:
+        """What the text flows through: its open row is the last."""
+        return self._flow
+
+    def last(self, count: int, end: Sequence[Row] = ()) -> list[Row]:
+        """The last rows, at most `count`, with others in the place of the open one if there are any."""
+        rows = list(end) or [self._flow.open]
+        return [*self._done[-(count - len(rows)) :], *rows] if count > len(rows) else rows[-count:]
 
     def add(self, text: str, style: Style | None = None) -> None:
         """Adds text."""

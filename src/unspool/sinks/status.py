@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,12 @@ from rich.progress_bar import ProgressBar
 from rich.style import Style
 
 from unspool.detokenize import plain_tokenizer
+from unspool.events import Draft
 from unspool.records import Event, PrefillProgress, Step
-from unspool.sinks.rows import Row, clipped
+from unspool.sinks.rows import Flow, Row, clipped
 from unspool.sinks.screen import Screen
 
-__all__ = ["Alternatives", "Pace", "Prefill", "Status"]
+__all__ = ["Alternatives", "Drafts", "Pace", "Prefill", "Status"]
 
 _DIM = Style(dim=True)
 _LONG = 256  # tokens of a prompt, from which on reading it is shown
@@ -44,6 +46,33 @@ class Prefill:
             return [label]
         bar = ProgressBar(total=now.total, completed=now.done, width=min(40, width))
         return [[*label, *screen.drawn(bar, width)[0]]]
+
+
+class Drafts:
+    """Blocks of text that may still be changed, one for each row: what is drawn dim behind what is certain.
+
+    Args:
+        tokenizer: Turns ids into text.
+        skip_special_tokens: Whether special tokens have no text.
+    """
+
+    def __init__(self, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
+        self._tokenizer, self._skip = plain_tokenizer(tokenizer), skip_special_tokens
+        self._texts: list[str] = []
+
+    def note(self, event: Event) -> None:
+        """Takes an event: a draft, or what settles it."""
+        if isinstance(event, Draft):
+            self._texts = [self._tokenizer.decode(row, skip_special_tokens=self._skip) for row in event.ids.tolist()]
+        elif isinstance(event, Step):
+            self._texts = []
+
+    def behind(self, flow: Flow, row: int, room: int) -> list[Row]:
+        """The open row of a flow and what would come after it, as far as there is room for the end of it."""
+        if row >= len(self._texts) or not self._texts[row]:
+            return [flow.open]
+        trial = copy.deepcopy(flow)
+        return [*trial.add(self._texts[row], _DIM), trial.open][-max(1, room) :]
 
 
 class Pace:

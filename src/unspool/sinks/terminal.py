@@ -15,7 +15,7 @@ from unspool.records import Event, Opening, Result, TextChunk
 from unspool.sinks.live import FRAME, LiveSink, View, row_names, shared, unseen
 from unspool.sinks.rows import Flow, Pane, Row, clipped
 from unspool.sinks.screen import BORDERS, Screen
-from unspool.sinks.status import Alternatives, Pace, Status
+from unspool.sinks.status import Alternatives, Drafts, Pace, Status
 from unspool.text import TextStream
 
 __all__ = ["TerminalSink"]
@@ -28,6 +28,8 @@ _COLOURS = tuple(
 
 class TerminalSink(LiveSink):
     r"""Shows a run on a terminal: one answer as it comes, several in panels.
+
+    A block that a model may still revise is drawn dim behind what is certain.
 
     What is final is printed once and for good, and can be scrolled back to; only the last row of a text, the panels of
     rows that have not ended and what is asked for besides are drawn anew, and are never taller than the screen. The
@@ -84,19 +86,25 @@ class TerminalSink(LiveSink):
         )
         style = probability_style if self._probabilities else _no_style
         names = row_names(opening, text)
-        return _Answer(screen, status, style) if len(names) == 1 else _Answers(screen, status, style, names)
+        drafts = Drafts(tokenizer, skip_special_tokens=self._skip_special)
+        if len(names) == 1:
+            return _Answer(screen, status, drafts, style)
+        return _Answers(screen, status, drafts, style, names)
 
 
 class _Answer:
     """One text, which flows down the screen."""
 
-    def __init__(self, screen: Screen, status: Status, style: Callable[[TextChunk], Style | None]) -> None:
-        self._screen, self._status, self._style = screen, status, style
+    def __init__(
+        self, screen: Screen, status: Status, drafts: Drafts, style: Callable[[TextChunk], Style | None]
+    ) -> None:
+        self._screen, self._status, self._drafts, self._style = screen, status, drafts, style
         self._flow = Flow(screen.width)
         self._empty = True
 
     def note(self, event: Event) -> None:
         self._status.note(event)
+        self._drafts.note(event)
 
     def show(self, chunks: Sequence[TextChunk]) -> list[Row]:
         self._empty = self._empty and not any(chunk.text for chunk in chunks)
@@ -105,7 +113,8 @@ class _Answer:
     def live(self, room: int) -> list[Row]:
         others = clipped(self._status.alternatives(0), self._screen.width, Style(dim=True))
         status = [*([others] if others else []), *self._status.rows()]
-        return status[:room] if self._empty and status else [self._flow.open, *status][:room]
+        text = self._drafts.behind(self._flow, 0, room - len(status))
+        return status[:room] if self._empty and status and len(text) == 1 and not text[0] else [*text, *status][:room]
 
     def fit(self) -> list[Row]:
         return self._flow.fit(self._screen.width)
@@ -118,13 +127,19 @@ class _Answers:
     """Several texts, each in a panel, which is printed for good when the text is complete."""
 
     def __init__(
-        self, screen: Screen, status: Status, style: Callable[[TextChunk], Style | None], names: Sequence[str]
+        self,
+        screen: Screen,
+        status: Status,
+        drafts: Drafts,
+        style: Callable[[TextChunk], Style | None],
+        names: Sequence[str],
     ) -> None:
-        self._screen, self._status, self._style, self._names = screen, status, style, names
+        self._screen, self._status, self._drafts, self._style, self._names = screen, status, drafts, style, names
         self._panes = {row: Pane(screen.width - BORDERS) for row in range(len(names))}
 
     def note(self, event: Event) -> None:
         self._status.note(event)
+        self._drafts.note(event)
 
     def show(self, chunks: Sequence[TextChunk]) -> list[Row]:
         finished: list[Row] = []
@@ -141,7 +156,8 @@ class _Answers:
         shares = shared(len(self._panes), room - len(status), FRAME)
         rows: list[Row] = []
         for share, (number, pane) in zip(shares, self._panes.items(), strict=False):
-            rows += self._screen.boxed(pane.last(share), self._names[number], self._status.alternatives(number))
+            end = self._drafts.behind(pane.flow, number, share)
+            rows += self._screen.boxed(pane.last(share, end), self._names[number], self._status.alternatives(number))
         return [*rows, *unseen(len(self._panes) - len(shares)), *status][:room]
 
     def fit(self) -> list[Row]:

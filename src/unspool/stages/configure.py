@@ -16,6 +16,7 @@ from unspool.families.refused import refusal
 from unspool.families.registry import family_of, particular_family, registered_family
 from unspool.plan import Plan, Request
 from unspool.stages import checks, former_checks, prompt_checks
+from unspool.stages.alone import settle_alone
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -67,6 +68,10 @@ def settle(request: Request) -> Plan:
         UnsupportedError: The combination can't be run.
     """
     _refuse_kind(request.model)
+    alone = particular_family(request.model)
+    if alone is not None and alone.loop is not None:
+        checks.randomness(request.seed, request.generator)
+        return settle_alone(request, alone)
     model = generating_part(request.model)
     checks.can_generate(model)
     kwargs = _named_cache(model, request.kwargs)
@@ -114,6 +119,8 @@ def _check_inputs(plan: Plan) -> None:
     """The prompt and what comes with it can be read, and go with what has been settled."""
     request, model, config, kwargs = plan.request, plan.model, plan.config, plan.model_kwargs
     default_length = plan.default_max_length
+    if plan.family.loop is not None:
+        return
     former_checks.check(plan.method.name, model, config, request.inputs, kwargs, default_length)
     if plan.own_loop:
         return
