@@ -79,7 +79,8 @@ class _BlockLoop(AloneLoop):
         start, stop = self.ids.shape[1], ids.shape[1]
         eos = self.config.eos_token_id
         ends = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-        outputs = outputs_of.strip(self._outputs)
+        outputs = self._outputs
+        outputs_of.drop(outputs, bridge.STATE_NAMES)
         for place in range(stop - start):
             tokens, live = ids[:, start + place].clone(), self.live()
             if self.config.pad_token_id is not None:
