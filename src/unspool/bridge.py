@@ -626,14 +626,26 @@ def stand_in(
     Args:
         model: The model, whose weights and attributes the other one shares.
         sample: Takes what transformers' sampling loop takes, the model first.
-        **methods: Take what the model's methods of these names take, the model first.
+        **methods: Take what the model's methods of these names take, the model first. A name with a dot is that of a
+            method of one of its parts.
     """
     kind = type(model)
-    replaced: dict[str, Any] = {name: functools.wraps(getattr(kind, name))(made) for name, made in methods.items()}
+    replaced: dict[str, Any] = {}
+    for name, made in methods.items():
+        part, _, verb = name.rpartition(".")
+        if part:
+            inner = stand_in(getattr(model, part), **{verb: made})
+            replaced[part] = property(functools.partial(_given, inner))
+        else:
+            replaced[name] = functools.wraps(getattr(kind, name))(made)
     replaced |= {"__module__": kind.__module__} | ({} if sample is None else {"_sample": sample})
     other = cast("PreTrainedModel", object.__new__(type(kind.__name__, (kind,), replaced)))
     object.__setattr__(other, "__dict__", model.__dict__)
     return other
+
+
+def _given(value: Any, host: Any) -> Any:
+    return value
 
 
 def heard(model: PreTrainedModel, name: str, ear: Callable[[str, dict[str, Any], Any], None]) -> Callable[..., Any]:
@@ -641,18 +653,19 @@ def heard(model: PreTrainedModel, name: str, ear: Callable[[str, dict[str, Any],
 
     Args:
         model: The model.
-        name: The method.
+        name: The method; with a dot, that of a part of the model.
         ear: Takes the name, the arguments by name, and what came of the call; `NOT_YET` before it.
     """
-    kind = type(model)
-    static = isinstance(inspect.getattr_static(kind, name), staticmethod)
-    signature = inspect.signature(getattr(kind, name))
+    part, _, verb = name.rpartition(".")
+    kind = type(getattr(model, part) if part else model)
+    static = isinstance(inspect.getattr_static(kind, verb), staticmethod)
+    signature = inspect.signature(getattr(kind, verb))
 
     def method(host: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
         args = args if static else (host, *args)
         given = dict(signature.bind(*args, **kwargs).arguments)
         ear(name, given, NOT_YET)
-        made = getattr(kind, name)(*args, **kwargs)
+        made = getattr(kind, verb)(*args, **kwargs)
         ear(name, given, made)
         return made
 

@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-__all__ = ["PAUSE", "Change", "Draft", "Pause", "Phase", "Retract", "Segment"]
+__all__ = ["PAUSE", "Change", "Draft", "Frames", "Pause", "Phase", "Retract", "Segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,17 @@ class Draft:
     start: int
     ids: torch.Tensor
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames of sound that a part of the model has made at once, not step by step.
+
+    Attributes:
+        frames: `(rows, codebooks or size, count)`: codes as int64, latents and spectrograms as floats.
+    """
+
+    frames: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

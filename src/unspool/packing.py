@@ -11,13 +11,13 @@ from transformers import GenerationConfig
 from transformers.utils import ModelOutput
 
 from unspool.errors import ArgumentError
-from unspool.events import Change, Draft, Phase, Retract, Segment
+from unspool.events import Change, Draft, Frames, Phase, Retract, Segment
 from unspool.records import Beams, Finish, FinishReason, Opening, PrefillProgress, Result, Step
 from unspool.wire import plain
 
 __all__ = ["packed", "unpacked"]
 
-_RECORDS = (Beams, Change, Draft, Finish, Opening, Phase, PrefillProgress, Result, Retract, Segment, Step)
+_RECORDS = (Beams, Change, Draft, Finish, Frames, Opening, Phase, PrefillProgress, Result, Retract, Segment, Step)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _RECORDS}
 _NEVER = {"tokenizer", "encoder_outputs", "cache", "output"}
 _OPTIONAL = ("logits", "outputs")

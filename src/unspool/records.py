@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unspool.events import Change, Draft, Pause, Phase, Retract, Segment
+from unspool.events import Change, Draft, Frames, Pause, Phase, Retract, Segment
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -326,4 +326,4 @@ def _common(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(low[:at])
 
 
-Event = PrefillProgress | Step | Phase | Segment | Draft | Retract | Change | Pause
+Event = PrefillProgress | Step | Phase | Segment | Draft | Frames | Retract | Change | Pause

@@ -97,7 +97,7 @@ def csm():
         pad_token_id=0,
         bos_token_id=1,
         eos_token_id=None,
-        codec_config={"model_type": "mimi", **MIMI},
+        codec_config={"model_type": "mimi", **MIMI, "codebook_size": 64},
         depth_decoder_config=dict(
             num_codebooks=4,
             backbone_hidden_size=32,
@@ -147,3 +147,25 @@ def pocket_tts():
     inputs = text()
     inputs["input_ids"][:, -1] = config.audio_bos_token_id
     return seeded(transformers.PocketTTSForConditionalGeneration, config), inputs
+
+
+@functools.cache
+def bark():
+    def part(**sizes):
+        return dict(hidden_size=32, num_layers=2, num_heads=4, block_size=256, **sizes)
+
+    config = transformers.BarkConfig(
+        semantic_config=part(input_vocab_size=200, output_vocab_size=24),
+        coarse_acoustics_config=part(input_vocab_size=100, output_vocab_size=100),
+        fine_acoustics_config=part(input_vocab_size=33, output_vocab_size=33, n_codes_total=4, n_codes_given=1),
+        codec_config={"model_type": "encodec", **ENCODEC},
+    )
+    model = seeded(transformers.BarkModel, config, scale=0.2)
+    semantic = dict(eos_token_id=20, text_encoding_offset=25, text_pad_token=198, semantic_infer_token=199)
+    coarse = dict(coarse_semantic_pad_token=90, coarse_infer_token=91, max_coarse_input_length=16, sliding_window_len=6)
+    settings = model.generation_config = transformers.GenerationConfig()  # as it is when loaded
+    settings.sample_rate, settings.codebook_size = 64, 32
+    settings.semantic_config = dict(**semantic, semantic_vocab_size=20, max_input_semantic_length=16, max_new_tokens=12)
+    settings.coarse_acoustics_config = dict(**coarse, max_coarse_history=12)
+    settings.fine_acoustics_config = dict(max_fine_history_length=16, max_fine_input_length=32, n_fine_codebooks=4)
+    return model, {"input_ids": torch.randint(5, 100, (2, 16), generator=torch.Generator().manual_seed(1))}

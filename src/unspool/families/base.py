@@ -13,6 +13,7 @@ from unspool.errors import CacheError
 from unspool.families.alone import AloneLoop
 from unspool.families.carry import Carry
 from unspool.families.listener import Listener
+from unspool.families.voice import Voice
 from unspool.records import Step
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class Family:
     def listener(self, request: Request) -> Listener:
         """What listens to a run inside the class's own `generate`."""
         return Listener(request)
+
+    def voice(self, model: PreTrainedModel) -> Voice | None:
+        """What makes sound of frames, if the model has it."""
+        return None
 
     def gather(
         self, model: PreTrainedModel, inputs: torch.Tensor | None, config: GenerationConfig, kwargs: dict[str, Any]

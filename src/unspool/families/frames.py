@@ -9,6 +9,7 @@ import torch
 
 from unspool.families.decoder_only import DecoderOnly
 from unspool.families.encoder_decoder import EncoderDecoder
+from unspool.families.voice import Voice
 from unspool.records import Step
 
 if TYPE_CHECKING:
@@ -24,9 +25,12 @@ class FrameStep(Step):
     Attributes:
         frames: The frames that this step completed, `(samples, codebooks or size, count)`: codes as int64, latents and
             spectrograms as floats. Joined along their last dimension they are the sound.
+
+        sounding: bool `(rows,)`: the rows whose frames are sound; those of others only fill up. None if all are.
     """
 
     frames: torch.Tensor | None = None
+    sounding: torch.Tensor | None = None
 
 
 class DelayedFrames(DecoderOnly):
@@ -42,6 +46,21 @@ class DelayedFrames(DecoderOnly):
     def record(self, model: PreTrainedModel, state: Any, **fields: Any) -> Step:
         """The step, with the frame whose last codebook it gave."""
         return FrameStep(**fields, frames=_undelayed(model, state, first=fields["index"] == 0))
+
+    def voice(self, model: PreTrainedModel) -> Voice | None:
+        """The codec, if the model has one."""
+        codec = getattr(model, "audio_encoder", None)
+        if codec is None:
+            return None
+        stereo = model.decoder.config.audio_channels == 2
+
+        def decode(frames: torch.Tensor) -> torch.Tensor:
+            sides = [frames[:, ::2], frames[:, 1::2]] if stereo else [frames]
+            scales = [None] * frames.shape[0]
+            made = [codec.decode(side[None], audio_scales=scales).audio_values for side in sides]
+            return torch.cat(made, dim=1)
+
+        return Voice(decode, codec.config.sampling_rate)
 
 
 class DelayedFramesFromText(DelayedFrames, EncoderDecoder):
@@ -61,7 +80,14 @@ class CodebookFrames(DecoderOnly):
 
     def record(self, model: PreTrainedModel, state: Any, **fields: Any) -> Step:
         """The step, with its tokens as a frame."""
-        return FrameStep(**fields, frames=fields["tokens"][..., None])
+        tokens = fields["tokens"]
+        over = (tokens == model.config.codebook_eos_token_id).all(dim=-1)
+        return FrameStep(**fields, frames=tokens[..., None], sounding=fields["live"] & ~over)
+
+    def voice(self, model: PreTrainedModel) -> Voice | None:
+        """The codec."""
+        codec: Any = model.codec_model
+        return Voice(lambda frames: codec.decode(frames).audio_values, codec.config.sampling_rate)
 
 
 class LatentFrames(DecoderOnly):
@@ -75,7 +101,11 @@ class LatentFrames(DecoderOnly):
     def record(self, model: PreTrainedModel, state: Any, **fields: Any) -> Step:
         """The step, with the latent as the sound's decoder takes it; zero for rows that have ended."""
         latent = model.denormalize_latents(state.heard["sample_latent"])
-        return FrameStep(**fields, frames=(latent * fields["live"][:, None].to(latent.dtype))[..., None])
+        return FrameStep(
+            **fields,
+            frames=(latent * fields["live"][:, None].to(latent.dtype))[..., None],
+            sounding=fields["live"],
+        )
 
 
 def _undelayed(model: Any, state: Any, first: bool) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from unspool.families.bark import Bark
 from unspool.families.base import Family
 from unspool.families.decoder_only import DecoderOnly
 from unspool.families.diffusion import BlockDiffusion
@@ -23,6 +24,7 @@ _registered: list[tuple[Callable[[PreTrainedModel], bool], Family]] = []
 _ENCODER_DECODER = EncoderDecoder()
 _DECODER_ONLY = DecoderOnly()
 _PARTICULAR: dict[str, Family] = {
+    "BarkModel": Bark(),
     "CsmForConditionalGeneration": CodebookFrames(),
     "MusicgenForCausalLM": DelayedFrames(),
     "MusicgenForConditionalGeneration": DelayedFramesFromText(),

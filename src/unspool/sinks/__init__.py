@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unspool.sinks.audio import AudioSink
     from unspool.sinks.base import Sink, StopStream
     from unspool.sinks.beams import BeamSink
     from unspool.sinks.callback import CallbackSink, TeeSink
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncSink",
+    "AudioSink",
     "BeamSink",
     "CallbackSink",
     "ChannelSink",
@@ -45,6 +47,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncSink": "waited",
+    "AudioSink": "audio",
     "BeamSink": "beams",
     "CallbackSink": "callback",
     "ChannelSink": "channel",
