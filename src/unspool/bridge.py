@@ -87,6 +87,9 @@ WHISPER: tuple[str, ...] = (WHISPER_WINDOW, WHISPER_JUDGED, WHISPER_SEGMENTS)
 DENOISE = "_denoising_step"
 """The method by which a block-diffusion model revises its block."""
 
+UPDATE = "_update_model_kwargs_for_generation"
+"""The hook that takes up what a forward leaves behind."""
+
 SORTS_DRAWN_BEAMS: bool = ".sort(" in inspect.getsource(generation_utils.GenerationMixin._get_top_k_continuations)
 """Whether beam sampling puts the continuations it has drawn in the order of their scores, as newer releases do."""
 
@@ -619,28 +622,33 @@ def _body(function: Callable[..., Any]) -> str:
 
 
 def stand_in(
-    model: PreTrainedModel, sample: Callable[..., Any] | None = None, **methods: Callable[..., Any]
+    model: PreTrainedModel,
+    methods: Mapping[str, Callable[..., Any]],
+    *,
+    sample: Callable[..., Any] | None = None,
+    apart: bool = False,
 ) -> PreTrainedModel:
     """The same model with some methods replaced; the model itself is left as it is.
 
     Args:
         model: The model, whose weights and attributes the other one shares.
-        sample: Takes what transformers' sampling loop takes, the model first.
-        **methods: Take what the model's methods of these names take, the model first. A name with a dot is that of a
+        methods: Take what the model's methods of these names take, the model first. A name with a dot is that of a
             method of one of its parts.
+        sample: Takes what transformers' sampling loop takes, the model first.
+        apart: Whether what is set on it isn't set on the model.
     """
     kind = type(model)
     replaced: dict[str, Any] = {}
     for name, made in methods.items():
         part, _, verb = name.rpartition(".")
         if part:
-            inner = stand_in(getattr(model, part), **{verb: made})
+            inner = stand_in(getattr(model, part), {verb: made})
             replaced[part] = property(functools.partial(_given, inner))
         else:
             replaced[name] = functools.wraps(getattr(kind, name))(made)
     replaced |= {"__module__": kind.__module__} | ({} if sample is None else {"_sample": sample})
     other = cast("PreTrainedModel", object.__new__(type(kind.__name__, (kind,), replaced)))
-    object.__setattr__(other, "__dict__", model.__dict__)
+    object.__setattr__(other, "__dict__", dict(model.__dict__) if apart else model.__dict__)
     return other
 
 

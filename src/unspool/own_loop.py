@@ -93,6 +93,7 @@ class _Body:
         self.plan, self.run = plan, run
         self.state: DecodingState | WatchedLoop | AloneLoop | None = None
         self._part: PreTrainedModel | None = None
+        self._host: PreTrainedModel | None = None
         self._phases = 0
         self._generator = random_source(plan, plan.model.device)
         self._family = particular_family(plan.request.model) or template_of(plan.request.model)
@@ -126,11 +127,12 @@ class _Body:
             self.state = self.run.state = watched
             return watched.stand_in().generate(**named, **kwargs)
         if bridge.calls_sample(model):
-            return bridge.stand_in(model, lambda host, ids, **given: self._sample(ids, given)).generate(
+            return bridge.stand_in(model, {}, sample=lambda host, ids, **given: self._sample(ids, given)).generate(
                 **named, **kwargs
             )
         taps = {name: bridge.heard(model, name, self._hear) for name in self._listener.taps}
-        host = bridge.stand_in(model, **taps) if taps else model
+        keeps = self._family.keeps_on_model
+        host = self._host = bridge.stand_in(model, taps, apart=keeps) if taps or keeps else model
         return host.generate(**named, **kwargs, custom_generate=self.loop)
 
     def randomness(self) -> AbstractContextManager[None]:
@@ -151,7 +153,7 @@ class _Body:
 
     def _begin_phase(self, model: PreTrainedModel) -> None:
         """Tells which part of the model begins, where it is made of several."""
-        if model is self._part:
+        if model is self._part or model is self._host:
             return
         whole = self.plan.request.model
         name = next((name for name, module in whole.named_modules() if module is model and name), None)
@@ -175,7 +177,7 @@ class _Body:
         **model_kwargs: Any,
     ) -> Any:
         """The decoding loop that transformers calls once it has prepared the inputs."""
-        if type(model) is not type(self.plan.request.model) and vars(model) is vars(self.plan.request.model):
+        if model is self._host and not self._family.keeps_on_model:
             model = self.plan.request.model  # and not what stands in for it
         self._begin_phase(model)
         made = prepare(

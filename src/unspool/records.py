@@ -250,7 +250,7 @@ class Opening:
         earlier: For a stream that was forked: for each row the ids that it took before, or None if it had ended; else
             None.
         revises: Whether steps may become void of themselves: the model may hear a part of its sound anew.
-        marks_from: The first of the ids that mark times; they have no text. None if there are none.
+        silent: The ids that have no text, whatever the tokenizer says: time marks, blanks.
         began: When the run began, in seconds of `time.perf_counter()`: before the encoder ran or a prompt was read.
     """
 
@@ -264,7 +264,7 @@ class Opening:
     began: float = 0.0
     earlier: tuple[tuple[int, ...] | None, ...] | None = None
     revises: bool = False
-    marks_from: int | None = None
+    silent: range | tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from unspool.detokenize import Detokenizer
 from unspool.records import Finish, FinishReason, TextChunk
@@ -43,13 +43,13 @@ class RowText:
         row: The row, its prompt and its sample.
         detokenizer: Turns ids into text.
         stops: What ends the text.
-        marks: The first of the ids that mark times, which have no text.
+        silent: The ids that have no text.
     """
 
     def __init__(
-        self, row: tuple[int, int, int], detokenizer: Detokenizer, stops: StopStrings, marks: int | None = None
+        self, row: tuple[int, int, int], detokenizer: Detokenizer, stops: StopStrings, silent: Container[int] = ()
     ) -> None:
-        self._marks = marks
+        self._silent = silent
         self.place, self._detokenizer, self._stops = row, detokenizer, stops
         self._ids: list[int] = []
         self._logprobs: list[float] = []
@@ -70,8 +70,7 @@ class RowText:
             return None
         self._ids.append(token)
         self._logprobs.append(logprob)
-        silent = self._marks is not None and token >= self._marks
-        self._texts.append("" if silent else self._detokenizer.push(token))
+        self._texts.append("" if token in self._silent else self._detokenizer.push(token))
         if not self._texts[-1]:
             return None
         buffer = "".join(self._texts)

@@ -51,7 +51,7 @@ class TextStream:
     ) -> None:
         self._logprobs = logprobs
         self._make = detokenizer_for(tokenizer, skip_special_tokens=skip_special_tokens)
-        self._stops, self._marks = _strings(opening.config), opening.marks_from
+        self._stops, self._silent = _strings(opening.config), opening.silent
         self._revises = opening.revises
         count = opening.rows_per_prompt
         self._start = opening.prompt_ids.shape[1]
@@ -75,7 +75,7 @@ class TextStream:
 
     def _anew(self) -> list[RowText]:
         rows = ((row, row // self._count, row % self._count) for row in range(self._prompts * self._count))
-        return [RowText(row, self._make(), self._stops, self._marks) for row in rows]
+        return [RowText(row, self._make(), self._stops, self._silent) for row in rows]
 
     def begin(self, row: int, ids: Sequence[int]) -> str:
         """Reads the prompt of a row, whose text the row's continues: the text of it that is certain."""

@@ -59,7 +59,7 @@ class WatchedLoop:
     def stand_in(self) -> PreTrainedModel:
         """The model with its loop, its forward and some other methods listened to."""
         taps = {name: self._tap(name) for name in ("forward", *self.family.taps)}
-        return bridge.stand_in(self.model, lambda host, ids, **given: self._run(host, ids, **given), **taps)
+        return bridge.stand_in(self.model, taps, sample=lambda host, ids, **given: self._run(host, ids, **given))
 
     def _tap(self, name: str) -> Callable[..., Any]:
         def method(host: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:

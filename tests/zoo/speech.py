@@ -64,3 +64,30 @@ def vocoder():
     )
     torch.manual_seed(0)
     return transformers.SpeechT5HifiGan(config).eval()
+
+
+TRANSDUCERS = {
+    "ParakeetForRNNT": "ParakeetRNNTConfig",
+    "ParakeetForTDT": "ParakeetTDTConfig",
+    "NemotronAsrStreamingForRNNT": "NemotronAsrStreamingConfig",
+    "Nemotron3_5AsrForRNNT": "Nemotron3_5AsrConfig",
+}
+
+
+@functools.cache
+def transducer(name):
+    encoder = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    encoder |= dict(subsampling_conv_channels=8, num_mel_bins=16)
+    ids = dict(vocab_size=12, blank_token_id=11, pad_token_id=10)
+    kind = getattr(transformers, TRANSDUCERS[name])
+    config = kind(decoder_hidden_size=16, num_decoder_layers=1, encoder_config=encoder, **ids)
+    model = seeded(getattr(transformers, name), config)
+    model.generation_config.decoder_start_token_id = 11
+    if "TDT" in name:  # behind the tokens come the durations
+        model.generation_config.suppress_tokens = list(range(12, 17))
+    features = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(64) < torch.tensor([[64], [40]])).long()
+    inputs = {"input_features": features, "attention_mask": mask}
+    if name.startswith("Nemotron"):
+        inputs["num_lookahead_tokens"] = 13
+    return model, inputs | ({"prompt_ids": torch.tensor([0, 1])} if name.startswith("Nemotron3_5") else {})

@@ -41,6 +41,8 @@ class Family:
     """The record of a step; a subclass can show more of it."""
     around_own_loop: ClassVar[bool] = False
     """Whether the class's own `generate` is run, with ours or its own sampling loop in it."""
+    keeps_on_model: ClassVar[bool] = False
+    """Whether the class's own `generate` keeps the state of a run on the model, where runs would disturb each other."""
     taps: ClassVar[tuple[str, ...]] = ()
     """Methods of the model whose results are kept in `state.heard`, where the class's own sampling loop is run."""
     refuses: ClassVar[frozenset[str]] = frozenset()

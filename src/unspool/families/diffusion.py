@@ -43,7 +43,7 @@ class _BlockLoop(AloneLoop):
         self._round, self._logits, self._scores, self._outputs = 0, None, None, None  # type: int, Any, Any, Any
         self.emit(PrefillProgress(0, self.prompt_length))
         criteria = _Criteria(self, given.pop("stopping_criteria", None) or ())
-        host = bridge.stand_in(self.model, **{bridge.DENOISE: lambda host, **it: self._denoise(host, **it)})
+        host = bridge.stand_in(self.model, {bridge.DENOISE: lambda host, **it: self._denoise(host, **it)})
         given["logits_processor"] = LogitsProcessorList(given.get("logits_processor") or ())
         made = host.generate(**given, stopping_criteria=criteria)
         self.finishes = [end or Finish(FinishReason.MAX_LENGTH, self.ids.shape[1]) for end in self.finishes]

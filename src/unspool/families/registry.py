@@ -13,6 +13,7 @@ from unspool.families.encoder_decoder import EncoderDecoder
 from unspool.families.frames import CodebookFrames, DelayedFrames, DelayedFramesFromText, LatentFrames
 from unspool.families.rag import RagToken
 from unspool.families.spectrogram import Spectrogram
+from unspool.families.transducer import Transducer
 from unspool.families.whisper import Whisper
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ _PARTICULAR: dict[str, Family] = {
     "MusicgenForConditionalGeneration": DelayedFramesFromText(),
     "MusicgenMelodyForCausalLM": DelayedFrames(),
     "MusicgenMelodyForConditionalGeneration": DelayedFramesFromText(),
+    "Nemotron3_5AsrForRNNT": Transducer(),
+    "NemotronAsrStreamingForRNNT": Transducer(),
+    "ParakeetForRNNT": Transducer(),
+    "ParakeetForTDT": Transducer(),
     "PocketTTSForConditionalGeneration": LatentFrames(),
     "GradiumPhononTTSForConditionalGeneration": LatentFrames(),
     "DiffusionGemmaForBlockDiffusion": BlockDiffusion(),

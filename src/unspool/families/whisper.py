@@ -123,7 +123,9 @@ class _Windows(Listener):
 
     def opening(self, opening: Opening) -> Opening:
         """Says that steps may become void, and which ids mark times."""
-        return replace(opening, revises=True, marks_from=self._first_mark)
+        vocab: int = self.request.model.config.vocab_size
+        marks = range(vocab if self._first_mark is None else self._first_mark, vocab)
+        return replace(opening, revises=True, silent=marks)
 
     def shown(self, event: Event) -> Event:
         """A step with the rows of the whole batch."""
