@@ -18,7 +18,7 @@ documented := $(VENV)/.docs-installed
 model := $(VENV)/.model-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-floor lint format typecheck docs pictures web bench ci clean
+.PHONY: help install demo test test-all test-floor lint format typecheck docs models pictures web bench ci clean
 
 help:
 	@echo 'make install     the environment, in $(VENV)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make format      lets ruff mend what it can'
 	@echo 'make typecheck   mypy'
 	@echo 'make docs        the documentation, in site/'
+	@echo 'make models      the page of what is proved of each class of models'
 	@echo 'make pictures    draws what the docs show, with SmolLM2'
 	@echo 'make web         a page that streams, on http://127.0.0.1:8000'
 	@echo 'make bench       measures against transformers'
@@ -66,6 +67,9 @@ docs: $(documented)
 
 web: $(model)
 	$(bin)/python examples/web_app.py
+
+models: $(installed)
+	$(bin)/python docs/make_models.py
 
 pictures: $(model)
 	$(bin)/python docs/make_pictures.py

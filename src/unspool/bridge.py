@@ -90,6 +90,9 @@ DENOISE = "_denoising_step"
 UPDATE = "_update_model_kwargs_for_generation"
 """The hook that takes up what a forward leaves behind."""
 
+PROCESSORS = "_get_logits_processor"
+"""The hook that builds the logits processors."""
+
 SORTS_DRAWN_BEAMS: bool = ".sort(" in inspect.getsource(generation_utils.GenerationMixin._get_top_k_continuations)
 """Whether beam sampling puts the continuations it has drawn in the order of their scores, as newer releases do."""
 

@@ -12,7 +12,7 @@ import ast
 import contextlib
 import copy
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from unspool.ambient import standing_in, without_gradients
 from unspool.errors import UnsupportedError
 from unspool.events import Phase
 from unspool.families.alone import AloneLoop
+from unspool.families.parts import first_phase, handed_parts
 from unspool.families.registry import particular_family, template_of
 from unspool.plan import Plan, open_run
 from unspool.prepared import Prepared, prepare
@@ -45,9 +46,7 @@ __all__ = ["can_suspend", "run_own_loop"]
 
 def can_suspend(model: PreTrainedModel) -> bool:
     """Whether the class's own `generate` or sampling loop can be suspended, as far as its source tells."""
-    family = particular_family(model)
-    alone = family is not None and family.loop is not None
-    if alone or bridge.has_own_sample(model) or bridge.calls_sample(model):
+    if bridge.has_own_sample(model) or bridge.calls_sample(model):
         return True
     owner = next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
     calls = (node for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.Call))
@@ -94,10 +93,12 @@ class _Body:
         self.state: DecodingState | WatchedLoop | AloneLoop | None = None
         self._part: PreTrainedModel | None = None
         self._host: PreTrainedModel | None = None
+        self._stands_for: PreTrainedModel = plan.request.model
         self._phases = 0
         self._generator = random_source(plan, plan.model.device)
         self._family = particular_family(plan.request.model) or template_of(plan.request.model)
         self._listener = self._family.listener(plan.request)
+        self._alone = self._family.loop(plan.request)
 
     def __call__(self) -> Any:
         request = self.plan.request
@@ -118,8 +119,8 @@ class _Body:
         if request.inputs is not None:
             named[_first_parameter(request.model)] = request.inputs
         model = request.model
-        if self._family.loop is not None:
-            alone = self._family.loop(request, _emit, self._open)
+        if self._alone is not None:
+            alone = self._alone(request, _emit, self._open)
             self.state = self.run.state = alone
             return alone.run({**named, **kwargs})
         if bridge.has_own_sample(model):
@@ -131,13 +132,26 @@ class _Body:
                 **named, **kwargs
             )
         taps = {name: bridge.heard(model, name, self._hear) for name in self._listener.taps}
+        parts = handed_parts(model)
+        if parts:
+            host = bridge.stand_in(model, {f"{name}.generate": self._in_part(getattr(model, name)) for name in parts})
+            return host.generate(**named, **kwargs)
         keeps = self._family.keeps_on_model
         host = self._host = bridge.stand_in(model, taps, apart=keeps) if taps or keeps else model
         return host.generate(**named, **kwargs, custom_generate=self.loop)
 
+    def _in_part(self, part: PreTrainedModel) -> Callable[..., Any]:
+        """The `generate` of a part of the model, with our loop in it."""
+
+        def generate(host: Any, *args: Any, **kwargs: Any) -> Any:
+            self._host, self._stands_for = host, part
+            return type(part).generate(host, *args, **kwargs, custom_generate=self.loop)
+
+        return generate
+
     def randomness(self) -> AbstractContextManager[None]:
         """What is entered while it runs: the stream's own source of randomness, for loops that know only torch's."""
-        apart = self._family.loop is not None or bridge.has_own_sample(self.plan.request.model)
+        apart = self._alone is not None or bridge.has_own_sample(self.plan.request.model)
         return standing_in(self._generator) if apart and self._generator is not None else contextlib.nullcontext()
 
     def _hear(self, name: str, given: Mapping[str, Any], made: Any) -> None:
@@ -153,10 +167,10 @@ class _Body:
 
     def _begin_phase(self, model: PreTrainedModel) -> None:
         """Tells which part of the model begins, where it is made of several."""
-        if model is self._part or model is self._host:
+        if model is self._part:
             return
         whole = self.plan.request.model
-        name = next((name for name, module in whole.named_modules() if module is model and name), None)
+        name = next((name for name, module in whole.named_modules() if module is model and name), first_phase(whole))
         self._part = model
         if name is not None:
             _emit(Phase(name, self._phases))
@@ -178,7 +192,7 @@ class _Body:
     ) -> Any:
         """The decoding loop that transformers calls once it has prepared the inputs."""
         if model is self._host and not self._family.keeps_on_model:
-            model = self.plan.request.model  # and not what stands in for it
+            model = self._stands_for  # and not what stands in for it
         self._begin_phase(model)
         made = prepare(
             self.plan.request,

@@ -56,7 +56,9 @@ def generators() -> dict[str, Source | None]:
         line = lineage(name)
         mixed = any("GenerationMixin" in each.bases for each in line)
         own = next((each for each in line if each.generates), None)
-        built = any(each.runs for each in line) and not name.endswith(("GenerationMixin", "PreTrainedModel"))
+        built = (own is not None or any(each.runs for each in line)) and not name.endswith(
+            ("GenerationMixin", "PreTrainedModel")
+        )
         if built and (mixed or own) and source.module.rsplit(".", 1)[1].startswith("modeling_"):
             found[name] = own
     return found

@@ -41,6 +41,8 @@ class Family:
     """The record of a step; a subclass can show more of it."""
     around_own_loop: ClassVar[bool] = False
     """Whether the class's own `generate` is run, with ours or its own sampling loop in it."""
+    takes_besides: ClassVar[frozenset[str]] = frozenset()
+    """What the class's own `generate` takes among its unnamed keywords, where its loop is run alone."""
     keeps_on_model: ClassVar[bool] = False
     """Whether the class's own `generate` keeps the state of a run on the model, where runs would disturb each other."""
     taps: ClassVar[tuple[str, ...]] = ()
@@ -50,8 +52,7 @@ class Family:
     counts_new_tokens: ClassVar[bool] = True
     """Whether `max_new_tokens` and the model's default length count; else only `max_length` does."""
 
-    @property
-    def loop(self) -> type[AloneLoop] | None:
+    def loop(self, request: Request) -> type[AloneLoop] | None:
         """What runs the class's own loop, where that shares nothing with the common one."""
         return None
 

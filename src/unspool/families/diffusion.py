@@ -27,8 +27,7 @@ class BlockDiffusion(DecoderOnly):
     name: ClassVar[str] = "block_diffusion"
     around_own_loop: ClassVar[bool] = True
 
-    @property
-    def loop(self) -> type[AloneLoop]:
+    def loop(self, request: Any) -> type[AloneLoop]:
         """What runs the class's own loop."""
         return _BlockLoop
 

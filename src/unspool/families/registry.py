@@ -11,6 +11,7 @@ from unspool.families.decoder_only import DecoderOnly
 from unspool.families.diffusion import BlockDiffusion
 from unspool.families.encoder_decoder import EncoderDecoder
 from unspool.families.frames import CodebookFrames, DelayedFrames, DelayedFramesFromText, LatentFrames
+from unspool.families.janus import Janus
 from unspool.families.rag import RagToken
 from unspool.families.spectrogram import Spectrogram
 from unspool.families.transducer import Transducer
@@ -27,6 +28,7 @@ _DECODER_ONLY = DecoderOnly()
 _PARTICULAR: dict[str, Family] = {
     "BarkModel": Bark(),
     "CsmForConditionalGeneration": CodebookFrames(),
+    "JanusForConditionalGeneration": Janus(),
     "MusicgenForCausalLM": DelayedFrames(),
     "MusicgenForConditionalGeneration": DelayedFramesFromText(),
     "MusicgenMelodyForCausalLM": DelayedFrames(),

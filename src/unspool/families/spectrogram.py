@@ -29,8 +29,7 @@ class Spectrogram(EncoderDecoder):
     step: ClassVar[type[Step]] = FrameStep
     around_own_loop: ClassVar[bool] = True
 
-    @property
-    def loop(self) -> type[AloneLoop]:
+    def loop(self, request: Any) -> type[AloneLoop]:
         """What runs the class's own loop."""
         return _SpectrogramLoop
 

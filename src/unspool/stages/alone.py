@@ -35,7 +35,7 @@ def settle_alone(request: Request, family: Family) -> Plan:
         ArgumentError: Something was given that the class's `generate` doesn't take.
     """
     model = request.model
-    taken = {*bridge.parameters(model.generate), *bridge.parameters(model.forward)}
+    taken = {*bridge.parameters(model.generate), *bridge.parameters(model.forward), *family.takes_besides}
     if "generation_config" in taken:
         taken |= set(bridge.settings(model.generation_config))
     given = {name for name in _OPTIONS if getattr(request, name)} | {*request.kwargs, *request.per_row}

@@ -69,7 +69,7 @@ def settle(request: Request) -> Plan:
     """
     _refuse_kind(request.model)
     alone = particular_family(request.model)
-    if alone is not None and alone.loop is not None:
+    if alone is not None and alone.loop(request) is not None:
         checks.randomness(request.seed, request.generator)
         return settle_alone(request, alone)
     model = generating_part(request.model)
@@ -119,7 +119,7 @@ def _check_inputs(plan: Plan) -> None:
     """The prompt and what comes with it can be read, and go with what has been settled."""
     request, model, config, kwargs = plan.request, plan.model, plan.config, plan.model_kwargs
     default_length = plan.default_max_length
-    if plan.family.loop is not None:
+    if plan.own_loop and plan.family.loop(request) is not None:
         return
     former_checks.check(plan.method.name, model, config, request.inputs, kwargs, default_length)
     if plan.own_loop:
