@@ -5,18 +5,66 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 from smollm2 import INSTALLED, smollm2_or_tiny
+from tiny import tiny_tokenizer
+from zoo.rag import DOCUMENTS, rag_token
+from zoo.sound import musicgen
+from zoo.speech import sound, whisper
+from zoo.vision import llava
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+class Processor:
+    """What makes inputs for a tiny model, whatever it is given."""
+
+    def __init__(self, inputs):
+        self._inputs, self.tokenizer = inputs, tiny_tokenizer()
+
+    def __call__(self, *given, **how):
+        return self._inputs
+
+    apply_chat_template = __call__
+
+    def decode(self, ids, **how):
+        return self.tokenizer.decode(list(ids))
+
+
+def one_row(inputs):
+    return {name: value[:1] for name, value in inputs.items()}
+
+
+def stand_ins():
+    """Tiny models in the place of those that the examples load."""
+    processors = {
+        "HuggingFaceTB/SmolVLM-256M-Instruct": lambda: one_row(llava()[1]),
+        "openai/whisper-tiny": lambda: {**sound((1.5,)), "language": "en"},
+        "facebook/musicgen-small": lambda: one_row(musicgen()[1]),
+        "facebook/rag-token-nq": rag_token,
+    }
+    return {
+        "AutoProcessor": lambda name: Processor(processors[name]()),
+        "AutoModelForImageTextToText": lambda name: llava()[0],
+        "WhisperForConditionalGeneration": lambda name: whisper(),
+        "MusicgenForConditionalGeneration": lambda name: musicgen()[0],
+        "RagRetriever": lambda name: None,
+        "RagTokenForGeneration": lambda name: rag_token()[0],
+        "AutoTokenizer": lambda name: Processor(rag_token()[1]),
+    }
+
+
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, capsys, tmp_path):
     """Runs an example on the model that is loaded already; returns the lines it prints."""
     loaded = smollm2_or_tiny()
     monkeypatch.setattr("unspool.cli.load_model", lambda: loaded)
     monkeypatch.setattr("builtins.input", lambda asked: "")
+    monkeypatch.setattr("sys.argv", ["example"])
+    monkeypatch.chdir(tmp_path)
+    for kind, stand_in in stand_ins().items():
+        monkeypatch.setattr(f"transformers.{kind}.from_pretrained", lambda name, it=stand_in, **how: it(name))
 
     def run(name):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
@@ -52,8 +100,14 @@ def test_the_text_of_stream_text_is_all_there(run):
     assert lines[-1].startswith(f"{len(ids)} tokens; ended by ")
 
 
-@pytest.mark.parametrize("name", ["thinking_budget.py", "pick_by_hand.py", "tree.py", "patch_activation.py"])
-def test_the_examples_of_control_have_under_forty_lines(name):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("thinking_budget.py", "pick_by_hand.py", "tree.py", "patch_activation.py"),
+        *("caption.py", "transcribe.py", "music.py", "rag_shares.py"),
+    ],
+)
+def test_the_examples_have_under_forty_lines(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 40
 
 
@@ -74,3 +128,33 @@ def test_the_patched_text_is_another_from_step_5_on(run):
     assert plain != patched
     if INSTALLED:
         assert plain[1:8] == patched[1:8]
+
+
+def test_a_caption_is_all_of_the_text(run):
+    model, inputs = llava()[0], one_row(llava()[1])
+    text = "\n".join(run("caption.py"))
+    ids = model.generate(**inputs, max_new_tokens=60, do_sample=False)[:, inputs["input_ids"].shape[1] :]
+    said = tiny_tokenizer().decode(ids[0].tolist(), skip_special_tokens=True)
+    assert said.split() == text.split()
+
+
+def test_a_transcript_has_every_segment_with_its_times(run):
+    torch.manual_seed(0)
+    lines = run("transcribe.py")
+    times = [line.split(" s: ")[0].split(" to ") for line in lines]
+    assert len(lines) > 2
+    assert [float(begin) for begin, _ in times] == sorted(float(begin) for begin, _ in times)
+
+
+def test_music_is_in_its_file_before_it_is_finished(run):
+    *progress, last = run("music.py")
+    steps = [int(line.split()[3]) for line in progress]
+    assert len(steps) > 3
+    assert steps[0] < 60
+    assert Path("music.wav").stat().st_size > 1000
+    assert last.endswith("s in music.wav")
+
+
+def test_the_shares_of_the_documents_are_told_for_every_word(run):
+    lines = run("rag_shares.py")
+    assert all(line.count("%") == DOCUMENTS for line in lines)
