@@ -251,6 +251,19 @@ def test_text_is_taken_back_with_its_steps(stops):
     assert text_of([*chunks, *view]) == whole
 
 
+def test_text_of_beams_comes_again_when_the_first_step_is_taken_back():
+    settings = dict(num_beams=3, max_new_tokens=6, snapshot_every=1, tokenizer=tiny_tokenizer())
+    with generate_stream(tiny_model(), **prompt(1), **settings) as one:
+        one.force([80])
+        view = one.text()
+        assert next(view).text.strip() == "w80"
+        one.rewind(1)
+        one.force([51])
+        chunks = list(view)
+        assert chunks[0].back == len("w80")
+        assert "".join(chunk.text for chunk in chunks).startswith("w51 ")
+
+
 def test_events_tell_what_is_void():
     one = stream()
     events = one.events()

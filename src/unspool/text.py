@@ -62,7 +62,7 @@ class TextStream:
         self._count = count
         self.rows = self._anew()
         self._agreed = [0] * self._prompts
-        self._log: list[_Entry] = [_Entry([], self._agreed)]
+        self._log: list[_Entry] = [_Entry([], list(self._agreed))]
         self._shown = [""] * len(self.rows)
         if opening.earlier is not None and not self._by_beams:
             self._take_up(opening.earlier)
@@ -88,13 +88,14 @@ class TextStream:
             return [] if self._by_beams and self._revises else self._go_back(event.count, event.rows)
         if isinstance(event, Change):
             self._do([_Act(row, stops=_strings(event.config)) for row in event.rows or range(len(self.rows))])
+        agreed = list(self._agreed)
         if isinstance(event, Segment) and self._by_beams:
             acts = [_Act(event.row, token, float("nan")) for token in event.ids]
         elif isinstance(event, Step) and not (self._by_beams and self._revises):
             acts = self._acts(event) if event.beams is None else self._acts_of_beams(event)
         else:
             return []
-        self._log.append(_Entry([], list(self._agreed)))
+        self._log.append(_Entry([], agreed))
         chunks = self._do(acts)
         for chunk in chunks:
             self._shown[chunk.row] += chunk.text
